@@ -224,6 +224,7 @@ def test_a_model_and_rows_of_this_library(folder):
             '"~no_such_user/rows"',
             "rows.file is '~no_such_user/rows', and ~no_such_user has no home folder",
         ),
+        ('store = "trials"', 'store = ""', r"campaign.store must be a path \('.' is the working folder\), got ''"),
         ('store = "trials"', 'store = "towers.pt"', "towers.pt is a file; it must be a folder. Pass another store="),
         ('folder = "out"', 'folder = "out"\nbounds = { high = [0] }', r"report.bounds.high is \[0\]; it must be"),
         ("own_towers:forward", "own_towers:wrong", r"own_towers.py:\d+ `return .*`: KeyError: 'reader'\n"),

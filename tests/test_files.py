@@ -243,3 +243,40 @@ def test_a_read_only_folder_is_named(read_only, monkeypatch):
             pass
     with pytest.raises(PermissionError, match=said), new_file(read_only / "x") as part:
         part.write_text("")
+
+
+def test_what_a_killed_process_left_of_a_folder_and_nothing_else(tmp_path):
+    from drsrobust._files import exclusive, new_folder
+
+    stale, foreign = tmp_path / ".made.0123456789abcdef.part", tmp_path / ".made.draft.part"
+    for folder in (stale, foreign):
+        folder.mkdir()
+    with exclusive(tmp_path / "made"), new_folder(tmp_path / "made") as part:
+        (part / "a").write_text("a")
+    assert (tmp_path / "made" / "a").exists() and foreign.exists() and not stale.exists()
+
+
+@pytest.mark.parametrize("path", ["", 5, None, b"x", True, "a\0b"])
+def test_no_path(path):
+    from drsrobust._files import expanded
+
+    with pytest.raises((TypeError, ValueError), match="^folder must be a path"):
+        expanded("folder", path)
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_file_system_without_locks_is_not_a_lock_that_is_held(wait, tmp_path, monkeypatch):
+    import errno
+    import fcntl
+
+    from drsrobust._files import exclusive
+
+    def refused(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    with (
+        pytest.raises(OSError, match=r"s.lock cannot be locked \(No locks available\); use a folder on a file system"),
+        exclusive(tmp_path / "s", wait=wait),
+    ):
+        pytest.fail("it was locked")

@@ -166,7 +166,7 @@ def test_how_many_ranks_a_fault_reaches():
     assert "reaches 2 of 4 ranks" in two.assumptions
     for wrong, says in (
         (3, "ranks_reached is 3; it must divide the 4 ranks of the geometry"),
-        (0, "ranks_reached is 0; it must be a number of ranks, 1 or more"),
+        (0, "ranks_reached must be at least 1, got 0"),
     ):
         with pytest.raises(ValueError, match=says):
             dr.fleet(trials, MODEL, ranks_reached=wrong, **options)
@@ -312,28 +312,28 @@ def test_of_a_campaign(evaluator, tmp_path):
     [
         ({"rates": NEVER | {"row": Fit(-1.0, 0.0)}}, ValueError, r"rates of 'row' are Fit.*; they must be \(transient"),
         ({"rates": NEVER | {"row": (float("nan"), 0.0)}}, ValueError, "rates of 'row' are .nan"),
-        ({"rates": replace(EVENTS, low=-1)}, ValueError, "rates.low is -1; it must be 0 or more"),
+        ({"rates": replace(EVENTS, low=-1)}, ValueError, "rates.low must be 0 or more, got -1"),
         ({"rates": {"row": Fit(1.0, 1.0)}}, ValueError, "rates has no mode bit, word, column, bank, banks, ranks"),
-        ({"rates": replace(FAULTS, modes=None)}, TypeError, "rates are a FieldRate of faults; .* give dr.rates.FAULTS"),
+        ({"rates": replace(FAULTS, modes=None)}, TypeError, "rates is a FieldRate of faults; .* give dr.rates.FAULTS"),
         ({"rates": NEVER | {"rows": Fit(1.0, 1.0)}}, ValueError, "unknown mode 'rows'; did you mean 'row'"),
         (
             {"rates": [FAULTS, EVENTS]},
             TypeError,
-            "rates are a list; faults and logged events count different things",
+            r"rates must be dr.rates.FAULTS, or a mapping of modes to Fit, got \[",
         ),
         ({"rates": NEVER | {"bit": EVENTS}}, TypeError, "rates of 'bit' are events .* count different things"),
-        ({"rates": 25_000}, TypeError, "rates are a int"),
+        ({"rates": 25_000}, TypeError, "rates must be .*, got 25000"),
         ({"rates": FAULTS}, ValueError, "damage holds 0 conditions of mode 'bit' under 'none'; it must hold one"),
-        ({"hosts": 0}, ValueError, "hosts is 0; it must be a whole number, 1 or more"),
-        ({"accelerators": -1}, ValueError, "accelerators is -1"),
+        ({"hosts": 0}, ValueError, "hosts must be at least 1, got 0"),
+        ({"accelerators": -1}, ValueError, "accelerators must be at least 0, got -1"),
         ({"memory": 1024}, ValueError, r"memory is 1,024 bytes; it must be at least the geometry's, 131,072"),
         ({"memory": "a lot"}, ValueError, "memory is 'a lot'"),
-        ({"push_interval": 0.0}, ValueError, "push_interval is 0.0; it must be more than 0"),
-        ({"repair_time": float("nan")}, ValueError, "repair_time is nan"),
-        ({"recommendations": -1}, ValueError, "recommendations is -1; it must be 0 or more"),
-        ({"value": -1}, ValueError, "value is -1"),
-        ({"value": "1"}, TypeError, "value is '1'; it must be a number, 0 or more"),
-        ({"push_interval": None}, TypeError, "push_interval is None; it must be a number, more than 0"),
+        ({"push_interval": 0.0}, ValueError, "push_interval must be more than 0, got 0.0"),
+        ({"repair_time": float("nan")}, ValueError, "repair_time must be more than 0, got nan"),
+        ({"recommendations": -1}, ValueError, "recommendations must be 0 or more, got -1"),
+        ({"value": -1}, ValueError, "value must be 0 or more, got -1"),
+        ({"value": "1"}, TypeError, "value must be 0 or more, got '1'"),
+        ({"push_interval": None}, TypeError, "push_interval must be more than 0, got None"),
         ({"protection": "non"}, ValueError, "unknown protection 'non'; did you mean 'none'"),
         ({"nonfinite": "ignored"}, ValueError, "unknown nonfinite 'ignored'.* wrong, no click, caught"),
         ({"target": "weight"}, ValueError, "damage holds trials of target all; target is 'weight'"),
@@ -348,7 +348,7 @@ def test_trials_that_are_refused():
     trials = damage()
     for table, says in (
         (trials.drop(columns="decision_changed"), 'no columns decision_changed; .* metrics=."decision_changed".'),
-        (trials.head(0), "damage has no trials"),
+        (trials.head(0), "damage has no rows"),
         (trials.assign(n_bits=512), "damage holds trials of 512 bits; the model has 131,072 in this target"),
         (
             trials.assign(error_model="MemoryFault('row', chips=[7])", error_chips="[7]"),
@@ -360,7 +360,7 @@ def test_trials_that_are_refused():
     ):
         with pytest.raises(ValueError, match=says):
             dr.fleet(table, MODEL, rates=ROWS, **OPTIONS)
-    with pytest.raises(ValueError, match="days is 0; it must be more than 0"):
+    with pytest.raises(ValueError, match="days must be more than 0, got 0"):
         dr.fleet(trials, MODEL, rates=ROWS, **OPTIONS).simulate(0)
 
 

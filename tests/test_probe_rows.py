@@ -296,7 +296,7 @@ def test_a_campaign_takes_them_as_any_protection(trained, data, evaluator):
 def test_bad_input_is_one_clear_line(trained, evaluator, probes, data):
     split = data.train.head(60)
     for n in (0, -3, 61, True):
-        with pytest.raises(ValueError, match=rf"^n is {n}; it must be a number of rows from 1 to the split's 60$"):
+        with pytest.raises(ValueError, match=rf"^n must be .*, got {n}$"):
             dr.ProbeRows.fit(evaluator, split, n)
     with pytest.raises(ValueError, match="how"):
         dr.ProbeRows.fit(evaluator, split, 5, how="best")

@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from drsrobust._arguments import check_text, wrong
+
 _MARK = ".drsrobust"  # private_folder holds its lock, by whose file it knows the folders that it made
 _NO_SPACE = re.compile(r"No space left|\d+ requested and \d+ written")
 _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
@@ -27,8 +29,14 @@ def expanded(name: str, path: str | os.PathLike) -> Path:
         path: its value.
 
     Raises:
+        ArgumentError: no path, an empty text, which would be the working folder, or one with NUL.
         ValueError: there is no such user, or the path leads through a link to itself.
     """
+    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
+        raise wrong(name, "a path", path)
+    if not os.fspath(path):
+        raise wrong(name, "a path ('.' is the working folder)", path)
+    check_text(name, os.fspath(path), "a path")
     try:
         full = Path(path).expanduser()
         full.stat()
@@ -107,6 +115,17 @@ def _part(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.urandom(8).hex()}.part")
 
 
+def stale_parts(folder: Path, names: str) -> list[Path]:
+    """What a killed process left of `new_file` and `new_folder`.
+
+    Args:
+        folder: that they were to be in.
+        names: regular expression of their final names.
+    """
+    temporary = re.compile(rf"\.(?:{names})\.[0-9a-f]{{16}}\.part")
+    return [entry for entry in folder.iterdir() if temporary.fullmatch(entry.name)] if folder.is_dir() else []
+
+
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
     """A path to write to, which becomes `path` when the block ends without an exception, and is deleted otherwise.
@@ -133,7 +152,7 @@ def new_file(path: Path) -> Iterator[Path]:
 def new_folder(path: Path) -> Iterator[Path]:
     """As `new_file`, for a folder, which replaces an existing one. The caller holds `exclusive(path)`."""
     make_folder(path.parent)
-    for stale in path.parent.glob(f".{path.name}.*.part"):
+    for stale in stale_parts(path.parent, re.escape(path.name)):
         shutil.rmtree(stale)  # of a killed process: this process holds the lock
     part = _part(path)
     make_folder(part)
@@ -182,16 +201,42 @@ def exclusive(path: Path, *, wait: bool = True) -> Iterator[None]:
 
     make_folder(path.parent)
     # A soft lock (a file that exists while held) would survive a killed process.
-    lock = FileLock(path.with_name(f"{path.name}.lock"), blocking=wait, fallback_to_soft=False)
-    try:
-        with writing(path.parent):
+    lock = FileLock(path.with_name(f"{path.name}.lock"), fallback_to_soft=False)
+    with writing(path.parent):
+        try:
+            lock.acquire(blocking=False)
+        except Timeout as error:  # also where the lock's file cannot be opened or locked, and then for good
+            _check_lock(path)
+            if not wait:
+                raise BlockingIOError(errno.EAGAIN, f"{path} is locked by another process") from error
             lock.acquire()
-    except Timeout as error:
-        raise BlockingIOError(errno.EAGAIN, f"{path} is locked by another process") from error
+        except (NotImplementedError, OSError) as error:
+            if getattr(error, "filename", None):  # a file or folder that is not writable
+                raise
+            raise _no_lock(path, getattr(error, "strerror", None) or str(error)) from error
     try:
         yield
     finally:
         lock.release()
+
+
+def _check_lock(path: Path) -> None:
+    """Raises OSError if the lock of `path` cannot be had for another reason than that somebody holds it."""
+    import fcntl
+
+    with open(path.with_name(f"{path.name}.lock"), "rb") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise _no_lock(path, error.strerror or str(error)) from error
+
+
+def _no_lock(path: Path, why: str) -> OSError:
+    return OSError(
+        errno.ENOLCK, f"{path}.lock cannot be locked ({why}); use a folder on a file system that has locks (flock)"
+    )
 
 
 @contextmanager

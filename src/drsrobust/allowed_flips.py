@@ -1,11 +1,11 @@
 """Which flips an attacker may choose: of which words and bits, past which protection, and how many in each block of memory."""
 
 from dataclasses import dataclass
-from operator import index
 
 import numpy as np
 import torch
 
+from drsrobust._arguments import check_instance, check_whole
 from drsrobust.injection import AddressSpace, as_target
 from drsrobust.injection.number_formats import Bits, bit_set
 from drsrobust.injection.targets import TargetLike
@@ -42,8 +42,11 @@ class Allowed:
     def __post_init__(self) -> None:
         for name in ("one_per", "pairs_in"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or index(value) < 1):
-                raise ValueError(f"{name} is {value!r}; it must be a number of bytes, 1 or more")
+            if value is not None:
+                object.__setattr__(self, name, check_whole(name, value, 1))
+        as_target(self.target)  # raises
+        if self.passes is not None:
+            check_instance("passes", self.passes, Mitigation, "a protection of memory, as ECC()")
         if self.one_per is not None and self.pairs_in is not None:
             raise ValueError("one_per allows one flip in a block, pairs_in two; give one of them")
         object.__setattr__(self, "bits", bit_set(self.bits))

@@ -202,7 +202,7 @@ class CampaignFile:
                 raise ValueError("model.name needs rows.dataset, on which the model is trained")
             return load_model(settings.name, data)
         model = self._imported("model.make", settings.make)(**settings.arguments)
-        if settings.checkpoint:
+        if settings.checkpoint is not None:
             model.load_state_dict(_read_state(self._path("model.checkpoint", settings.checkpoint)))
         return model
 

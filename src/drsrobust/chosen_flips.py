@@ -6,15 +6,16 @@ lower bound of the harm that so many flips can do."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
+from drsrobust._arguments import check_instance, check_whole
 from drsrobust.allowed_flips import Allowed, blocks
 from drsrobust.data import Batches, Split
 from drsrobust.evaluation import Evaluator
+from drsrobust.evaluation.evaluator import check_evaluator
 from drsrobust.injection import ErrorMap, FixedCount
 from drsrobust.introspection.wrappers import evaluating
 from drsrobust.mitigation import Mitigation
@@ -83,7 +84,7 @@ class WorstCase:
 
     def error_map(self, n: int | None = None) -> ErrorMap:
         """The first n flips (None: all) as an error map, which can be saved and replayed."""
-        first = self.flips.head(len(self.flips) if n is None else index(n))
+        first = self.flips.head(len(self.flips) if n is None else check_whole("n", n, 0, len(self.flips)))
         number = {name: position for position, name in enumerate(self._empty.targets)}
         tensor = first["tensor"].map(number).to_numpy(np.int32)
         return _map_of(self._empty, tensor, first["word"].to_numpy(np.int64), first["bit"].to_numpy(np.int64))
@@ -152,8 +153,8 @@ def worst_case(
         >>> bool(chosen.flips["auc"].iloc[-1] < chosen.golden_auc)
         True
     """
-    if (budget := index(budget)) < 1 or (candidates := index(candidates)) < 1:
-        raise ValueError(f"budget and candidates must be 1 or more, got {budget} and {candidates}")
+    check_evaluator(evaluator)
+    budget, candidates = check_whole("budget", budget, 1), check_whole("candidates", candidates, 1)
     if not isinstance(evaluator.rows, Split | Batches):
         raise TypeError(f"the rows are {type(evaluator.rows).__name__}; they must be a Split or Batches")
     if evaluator.scoring.task != "click":
@@ -161,6 +162,10 @@ def worst_case(
             f"worst_case lowers the AUC of clicks, and this evaluator's task is {evaluator.scoring.task!r}"
         )
     if not isinstance(allowed, Allowed):
+        if allowed is not None:
+            check_instance(
+                "allowed", allowed, (Mitigation, Allowed), "an Allowed, as Allowed('over_mlp'), or a protection"
+            )
         allowed = Allowed(passes=allowed)
     return _Search(evaluator, allowed, candidates).run(budget)
 

@@ -112,7 +112,7 @@ def report(file: str, folder: str | None) -> None:
 def _write(campaign, settings, folder: str | None = None) -> None:
     from drsrobust.report import write
 
-    page = write(campaign, folder or settings.report_folder, bounds=settings.report.ends())
+    page = write(campaign, settings.report_folder if folder is None else folder, bounds=settings.report.ends())
     click.echo(f"report: {page}")
 
 

@@ -13,20 +13,19 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from numbers import Real
 from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import nn
 
 from drsrobust._amounts import amount
+from drsrobust._arguments import check_instance, check_number, check_whole
 from drsrobust._choices import check_choice, unknown
 from drsrobust.injection.address_space import AddressSpace
-from drsrobust.injection.error_models import check_whole
 from drsrobust.injection.memory_faults import CHIP_BITS, CHIPS, MODES, WORD, Geometry, MemoryFault
 from drsrobust.injection.targets import Target, resolve
 from drsrobust.rates import CORRUPTING, FAULTS, GPU_STOPS, MBIT, FieldRate, Fit, fits_by_mode
-from drsrobust.statistics.columns import DECISIONS, ENDS
+from drsrobust.statistics.columns import DECISIONS, ENDS, check_table
 from drsrobust.statistics.strata import Strata
 from drsrobust.statistics.summary import corrected_exactly, summarise
 
@@ -251,9 +250,11 @@ def fleet(
             memory than the geometry has; ranks that do not divide the memory's, or that the model does not fit; more active
             faults than hosts, since the formulas add faults up, and would give more wrong recommendations than served.
     """
-    geometry, host = geometry or Geometry(), amount(memory)
-    check_whole("hosts", hosts, 1, "a whole number")
-    check_whole("accelerators", accelerators, 0, "a whole number")
+    check_table(damage, name="damage")
+    geometry, host = Geometry() if geometry is None else geometry, amount(memory)
+    check_instance("geometry", geometry, Geometry, "a Geometry")
+    hosts = check_whole("hosts", hosts, 1)
+    accelerators = check_whole("accelerators", accelerators, 0)
     _check_numbers("more than 0", push_interval=push_interval, repair_time=repair_time)
     _check_numbers("0 or more", recommendations=recommendations, value=0 if value is None else value)
     check_choice("nonfinite", nonfinite, NONFINITE)
@@ -307,10 +308,7 @@ def fleet(
 def _check_numbers(required: str, **numbers: float) -> None:
     """Raises ValueError for numbers that are not what is required: `more than 0` or `0 or more`; all have to be finite."""
     for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, Real):
-            raise TypeError(f"{name} is {value!r}; it must be a number, {required}")
-        if not 0 <= value < math.inf or (value == 0 and required == "more than 0"):
-            raise ValueError(f"{name} is {value!r}; it must be {required}")
+        check_number(name, value, required, lambda value: value > 0 or (value == 0 and required == "0 or more"))
 
 
 def _rates_of(
@@ -342,7 +340,7 @@ def _share_of_groups(fault: MemoryFault, space: AddressSpace, ranks: int) -> flo
         ValueError: a number of ranks that does not divide the memory's, or a model that lies in several groups, since trials of
             mode `ranks` change all of its words.
     """
-    check_whole("ranks_reached", ranks, 1, "a number of ranks")
+    check_whole("ranks_reached", ranks, 1)
     every = fault.geometry.ranks
     if every % ranks:
         raise ValueError(f"ranks_reached is {ranks}; it must divide the {every} ranks of the geometry")

@@ -6,16 +6,17 @@ that no probe row looks up. After LM-Fix (arXiv:2511.02866), which tests a langu
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import nn
 
+from drsrobust._arguments import check_instance, check_seed, check_whole
 from drsrobust._choices import check_choice
 from drsrobust.data import Split
 from drsrobust.evaluation import Evaluator
 from drsrobust.evaluation.affected_rows import AffectedRows
+from drsrobust.evaluation.evaluator import check_evaluator
 from drsrobust.evaluation.gradients import gradients
 from drsrobust.injection import AddressSpace, AppliedMap, ErrorMap, InjectionError, as_target, open_in
 from drsrobust.injection.targets import TargetLike
@@ -89,6 +90,8 @@ class ProbeRows(Mitigation):
     """
 
     def __init__(self, evaluator: Evaluator, rows: Split, *, period: float = 0.0, window: float = 1.0) -> None:
+        check_evaluator(evaluator)
+        check_instance("rows", rows, Split, "a Split, as data.train.head(64)")
         if evaluator.ranks is not None:
             raise ValueError("probe rows of a sharded model are not supported; probe each replica of the whole model")
         if not len(rows):
@@ -140,9 +143,12 @@ class ProbeRows(Mitigation):
                 no numbers of 0 or more.
         """
         check_choice("how", how, HOW)
-        if isinstance(n, bool) or not 1 <= index(n) <= len(split):
-            raise ValueError(f"n is {n!r}; it must be a number of rows from 1 to the split's {len(split):,}")
-        order = np.random.default_rng(seed).permutation(len(split))
+        check_evaluator(evaluator)
+        check_instance("split", split, Split, "a Split, as data.train")
+        n = check_whole("n", n, 1, len(split))
+        if weights is not None:
+            check_instance("weights", weights, Mapping, "a dictionary from tables' tensors to weights")
+        order = np.random.default_rng(check_seed(seed)).permutation(len(split))
         if how == "cover":
             order = _cover(*_reads(evaluator, split, weights), n, order)
         return cls(evaluator, split.take(order[:n]), period=period, window=window)

@@ -11,8 +11,10 @@ These are rates before ECC; mitigations compute what ECC leaves.
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, NamedTuple
 
+from drsrobust._arguments import check_number, wrong
 from drsrobust._choices import unknown
 
 if TYPE_CHECKING:
@@ -163,11 +165,12 @@ CORRUPTING = {"arXiv:2203.08989": 1e-3, "SOSP 2023": 361e-6}
 GPU_STOPS = 6 / (54 * 24 * 16_384)
 
 
-def fits_by_mode(rates: "FieldRate | Mapping[str, Fit]") -> dict[str, Fit]:
+def fits_by_mode(rates: "FieldRate | Mapping[str, Fit]", name: str = "rates") -> dict[str, Fit]:
     """The failure rates of a device by fault mode, checked.
 
     Args:
         rates: `FAULTS`, or mode -> `Fit` or (transient, permanent).
+        name: of the argument, for messages.
 
     Raises:
         TypeError: rates of events among them, or something else.
@@ -176,15 +179,18 @@ def fits_by_mode(rates: "FieldRate | Mapping[str, Fit]") -> dict[str, Fit]:
     if isinstance(rates, FieldRate) and rates.modes is not None:
         rates = rates.modes
     if not isinstance(rates, Mapping):
-        kind = f"a FieldRate of {rates.kind}" if isinstance(rates, FieldRate) else f"a {type(rates).__name__}"
-        raise TypeError(f"rates are {kind}; {APART}: give dr.rates.FAULTS, or a mapping of modes to Fit")
+        if isinstance(rates, FieldRate):
+            raise TypeError(
+                f"{name} is a FieldRate of {rates.kind}; {APART}: give dr.rates.FAULTS, or a mapping of modes to Fit"
+            )
+        raise wrong(name, "dr.rates.FAULTS, or a mapping of modes to Fit", rates)
     found = {}
     for mode, one in rates.items():
         if mode not in FIT:
             raise unknown("mode", mode, FIT)
         if isinstance(one, FieldRate):
             raise TypeError(f"rates of {mode!r} are {one.kind} of FieldRate; {APART}: give Fit(transient, permanent)")
-        if not (isinstance(one, tuple) and len(one) == 2 and all(0 <= rate < math.inf for rate in one)):
+        if not (isinstance(one, tuple) and len(one) == 2 and all(map(_is_rate, one))):
             raise ValueError(f"rates of {mode!r} are {one!r}; they must be (transient, permanent), 0 or more each")
         found[mode] = Fit(*map(float, one))
     return found
@@ -223,22 +229,21 @@ def field_rates(residency_hours: float = 24.0) -> "pd.DataFrame":
     )
 
 
+def _is_rate(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and 0 <= value < math.inf
+
+
 def _exposure(fit_per_mbit: float, hours: float) -> float:
     """lambda t: expected errors per bit."""
     for name, value in (("fit_per_mbit", fit_per_mbit), ("hours", hours)):
-        if not value >= 0:
-            raise ValueError(f"{name} is {value!r}; it must be 0 or more")
+        check_number(name, value, "a finite number, 0 or more", lambda value: value >= 0)
     return fit_per_mbit * 1e-9 / MBIT * hours
 
 
 def _clock(ber: float) -> float:
     """The error clock's time at which a bit error rate is reached."""
-    if not 0 <= ber < 1:
-        raise ValueError(f"ber is {ber!r}; it must be a number from 0 to 1, and less than 1")
-    return -math.log1p(-ber)
+    return -math.log1p(-check_number("ber", ber, "a number from 0 to 1, and less than 1", lambda rate: 0 <= rate < 1))
 
 
 def _positive(name: str, value: float) -> float:
-    if not value > 0:
-        raise ValueError(f"{name} is {value!r}; it must be more than 0")
-    return value
+    return check_number(name, value, "a finite number over 0", lambda value: value > 0)

@@ -189,7 +189,7 @@ def test_iterators_are_not_used_up(evaluator):
     given = Campaign(evaluator, errors=map(BitFlip, rates), targets=(target for target in ["all"]))
     assert given.store.identity == listed.store.identity
     assert len(given.conditions) == 2
-    with pytest.raises(TypeError, match="errors holds 0.001; each must be an error model"):
+    with pytest.raises(TypeError, match="each of errors must be an error model, .* got 0.001"):
         Campaign(evaluator, errors=[1e-3])
 
 

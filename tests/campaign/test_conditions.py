@@ -177,7 +177,7 @@ def test_chunks_take_the_evaluator_of_their_mitigation(evaluator, monkeypatch):
         assert stopped is None and table["mitigation_id"].to_pylist() == [conditions[number].mitigation_id]
         assert not attached_mitigations(evaluator.model)
     assert made == [(low,), (high,)]
-    with pytest.raises(TypeError, match="mitigations holds 'clip'; each must be a mitigation or None"):
+    with pytest.raises(TypeError, match="each of mitigations must be a mitigation or None, got 'clip'"):
         Campaign(evaluator, mitigations=["clip"], **GRID)
 
 

@@ -6,6 +6,7 @@ import shutil
 import threading
 
 import pandas as pd
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -89,9 +90,9 @@ def test_finished_trials_are_never_computed_again(evaluator, tmp_path, monkeypat
         ((3, 3), "shard is 3/3; of 3 shards the first is 0/3 and the last 2/3"),
         ("-1/3", "shard is -1/3; of 3 shards the first is 0/3"),
         ((0, 0), "shard is 0/0; a campaign has at least 1 shard"),
-        ("1", r"shard is '1'; it must be \(i, n\) or 'i/n', as 3/8"),
-        ("1/x", "it must be"),
-        (4, "shard is 4; it must be"),
+        ("1", r"shard must be \(i, n\) or 'i/n', as 3/8, got '1'"),
+        ("1/x", "must be .* got '1/x'"),
+        (4, "shard must be .* got 4"),
     ],
 )
 def test_no_such_shard(shard, says, evaluator, tmp_path):
@@ -139,7 +140,10 @@ def test_a_repeat_that_differs_is_named(evaluator, tmp_path):
             rows = [row for row, number in enumerate(changed["condition"].to_pylist()) if number == condition]
             if rows:
                 store.write(changed.take(rows).combine_chunks())
-    with pytest.raises(StoreError, match=r"trial 0 of condition 0 has other results in shard 0/2 and in shard 1/2: "):
+    with pytest.raises(
+        StoreError,
+        match=r"trial 0 of condition 0 has other results in shard 0/2 in .*-0-of-2 and in shard 1/2 in .*-1-of-2: ",
+    ):
         merge(whole)
 
 
@@ -168,7 +172,9 @@ def test_a_shard_that_needs_full_runs_makes_the_others_again(trained, data, tmp_
     with pytest.warns(UserWarning, match="all trials of this campaign are computed again, as full runs"):
         whole.run(shard=(1, 2), progress=False)
     assert full_run_of(shard_folders(tmp_path / "s")) == "rows are coupled"
-    with pytest.raises(StoreError, match="shard 1/2 found that reruns must be full runs .*, and 0/2 had ended before"):
+    with pytest.raises(
+        StoreError, match="shard 1/2 in .* found that reruns must be full runs .*, and shard 0/2 in .* had ended before"
+    ):
         merge(whole)
     other = campaign(Evaluator(trained, data.test), tmp_path / "s")
     with pytest.warns(UserWarning, match="reruns are full runs: rows are coupled"):
@@ -197,3 +203,89 @@ def test_a_merged_store_goes_on(evaluator, expected, tmp_path):
     pd.testing.assert_frame_equal(table, expected, check_exact=True)
     metadata = [pq.read_schema(path).metadata for path in (tmp_path / "s").glob("*.parquet")]
     assert all(b"drsrobust.campaign" in one for one in metadata)
+
+
+def edited(folder, **changed):
+    """The manifest of a shard with other entries."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | changed))
+
+
+def changed_copy(evaluator, folder, to, loss):
+    """A copy of a shard's folder in which one AUC is another."""
+    shutil.copytree(folder, to)
+    shard = Shard.of_manifest(json.loads((to / "manifest.json").read_text())["shard"])
+    store = campaign(evaluator, to.parent / "unused")._of_shard(shard, to).store
+    table = store.read()
+    for chunk in to.glob("*.parquet"):
+        chunk.unlink()
+    auc = table["auc"].to_pylist()
+    auc[-1] -= loss
+    table = table.set_column(table.column_names.index("auc"), "auc", [auc])
+    with store.writing():
+        for number in range(4):
+            store.write(table.filter(pc.field("condition") == number).combine_chunks())
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 0, 1), (2, 1, 0), (0, 2, 1)])
+def test_copies_of_a_shard_with_different_results(order, evaluator, tmp_path):
+    run_shards(evaluator, tmp_path / "s", 2)
+    good, other = shard_folders(tmp_path / "s")
+    changed_copy(evaluator, good, tmp_path / "bad", 0.1)
+    folders = [(good, tmp_path / "bad", other)[place] for place in order]
+    with pytest.raises(StoreError, match="trial 8 of condition 3 has other results in ") as caught:
+        merge(campaign(evaluator, tmp_path / "s"), folders)
+    assert str(good) in str(caught.value) and str(tmp_path / "bad") in str(caught.value)
+    assert not chunks(tmp_path / "s")
+
+
+@pytest.mark.parametrize("stale_first", [True, False])
+def test_copies_of_a_shard_that_are_equal_or_incomplete(stale_first, evaluator, expected, tmp_path):
+    """As a copy of before the end, and one of a backup."""
+    campaign(evaluator, tmp_path / "s", trials=4).run(shard=(0, 2), progress=False)
+    stale, whole = tmp_path / "stale", campaign(evaluator, tmp_path / "s")
+    first = shutil.copytree(tmp_path / "s.shard-0-of-2", stale)
+    run_shards(evaluator, tmp_path / "s", 2)
+    folders = [first, *shard_folders(tmp_path / "s"), shutil.copytree(tmp_path / "s.shard-1-of-2", tmp_path / "again")]
+    folders += folders[:1]  # one folder twice
+    table = merge(whole, folders if stale_first else folders[::-1])
+    pd.testing.assert_frame_equal(table, expected, check_exact=True)
+
+
+@pytest.mark.parametrize("index", [-1, 5, 0.0, True, "0", None, [0]])
+def test_an_edited_shard_is_refused(index, evaluator, tmp_path):
+    run_shards(evaluator, tmp_path / "s", 2, trials=2)
+    folder = shard_folders(tmp_path / "s")[0]
+    edited(folder, shard={"index": index, "of": 2, "pilots": [0] * 4})
+    with pytest.raises(StoreError, match="s.shard-0-of-2 holds no shard of a campaign: "):
+        merge(campaign(evaluator, tmp_path / "s", trials=2))
+    with pytest.raises(StoreError, match="manifest.json is damaged, or is not of a campaign"):
+        campaign(evaluator, tmp_path / "s", trials=2).run(shard=(0, 2), progress=False)
+
+
+def test_shards_of_other_versions_are_told(evaluator, expected, tmp_path):
+    run_shards(evaluator, tmp_path / "s", 2)
+    folder = shard_folders(tmp_path / "s")[1]
+    about = json.loads((folder / "manifest.json").read_text())["about"]
+    edited(folder, about=about | {"versions": about["versions"] | {"torch": "1.13.0"}})
+    with pytest.warns(UserWarning, match=r"shard 1/2 in .* was made with other torch than .*; its results are taken"):
+        table = merge(campaign(evaluator, tmp_path / "s"))
+    pd.testing.assert_frame_equal(table, expected, check_exact=True)
+
+
+def test_one_folder_alone(evaluator, tmp_path):
+    whole = campaign(evaluator, tmp_path / "s", trials=2)
+    whole.run(shard=(0, 1), progress=False)
+    assert len(merge(whole, str(tmp_path / "s.shard-0-of-1"))) == len(merge(whole, tmp_path / "s.shard-0-of-1")) == 8
+
+
+def test_a_refused_merge_keeps_what_was_merged(evaluator, tmp_path):
+    """A shard of full runs makes the merged trials again, but only if all shards are there."""
+    run_shards(evaluator, tmp_path / "s", 2, trials=4)
+    merge(campaign(evaluator, tmp_path / "s", trials=4))
+    before, (folder, other) = chunks(tmp_path / "s"), shard_folders(tmp_path / "s")
+    shutil.rmtree(other)
+    edited(folder, full_run="rows are coupled")
+    with pytest.raises(StoreError, match="shard 1/2 lacks 8 trials"):
+        merge(campaign(evaluator, tmp_path / "s", trials=4))
+    assert chunks(tmp_path / "s") == before

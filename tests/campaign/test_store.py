@@ -397,7 +397,9 @@ def test_manifests(filled, tmp_path):
         pass
     for damaged in ("{", "{}", "[]", '{"definition": 3}', "\x00"):
         manifest.write_text(damaged)
-        with pytest.raises(StoreError, match="manifest.json is damaged .*; delete .* to start again"):
+        with pytest.raises(
+            StoreError, match="manifest.json is (damaged, or is )?not of a campaign.* pass another store="
+        ):
             store(filled.folder)
     manifest.unlink()
     with pytest.raises(StoreError, match="belongs to another campaign"), store(filled.folder, seed=5).writing():
@@ -408,7 +410,10 @@ def test_manifests(filled, tmp_path):
 
 
 def test_what_a_killed_writer_left(filled):
-    stale = [filled.folder / f".{name}.1234.part" for name in ("manifest.json", "00001-00000000-00000001-0.parquet")]
+    stale = [
+        filled.folder / f".{name}.0123456789abcdef.part"
+        for name in ("manifest.json", "00001-00000000-00000001-0.parquet")
+    ]
     for part in stale:
         part.write_bytes(b"PAR1")
     assert len(filled.read()) == len(filled.keys()) == 12
@@ -471,3 +476,35 @@ def test_names_are_those_of_the_stub():
         assert getattr(package, name) is not None and name in dir(package)
     with pytest.raises(AttributeError, match="No drsrobust.campaign attribute nothing"):
         package.nothing  # noqa: B018
+
+
+def test_what_is_not_the_stores_stays(tmp_path):
+    """Hidden files of a user, and of other programs, in the folder of a store."""
+    hexadecimal = "0123456789abcdef"
+    own = [f".00000-00000000-00000009-0a1b2c3d.parquet.{hexadecimal}.part", f".manifest.json.{hexadecimal}.part"]
+    foreign = [
+        *(".film.part", ".draft.part", ".notes.parquet.part", ".manifest.json.part", ".manifest.json.1234.part"),
+        *(f".film.{hexadecimal}.part", f"manifest.json.{hexadecimal}.part", f".x.parquet.{hexadecimal[:-1]}g.part"),
+    ]
+    for name in (*own, *foreign):
+        (tmp_path / name).write_text("mine")
+    with store(tmp_path).writing():
+        pass
+    assert {path.name for path in tmp_path.iterdir() if path.suffix == ".part"} == set(foreign)
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", "[]", '"x"', "3", '{"definition": {"a": 1}}', '{"definition": 3}', '{"name": "app"}']
+)
+def test_a_manifest_of_something_else(text, tmp_path):
+    """As of a web application: no advice to delete it, or its folder."""
+    (tmp_path / "manifest.json").write_text(text)
+    (tmp_path / "study.toml").write_text("mine")
+    with pytest.raises(StoreError, match="manifest.json is not of a campaign; pass another store=") as caught:
+        store(tmp_path)
+    assert "delete" not in str(caught.value) and "damaged" not in str(caught.value)
+    (tmp_path / "manifest.json").write_text(text[:-1] + "\\")
+    with pytest.raises(StoreError, match="pass another store=") as caught:
+        store(tmp_path)
+    assert f"delete {tmp_path}" not in str(caught.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.json", "study.toml"]

@@ -111,7 +111,7 @@ def test_days(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no .*day_0 \(nor .gz\)"):
         load_dataset("criteo-terabyte", tmp_path / "elsewhere")
     for wrong in ((), (0, 0), (24,), (-1,)):
-        with pytest.raises(ValueError, match=r"days must be different numbers from 0 to 23"):
+        with pytest.raises(ValueError, match="days must be "):
             load_dataset("criteo-terabyte", tmp_path, days=wrong)
     with pytest.raises(ValueError, match=r"days=\(0,\) is for criteo-terabyte"):
         load_dataset("criteo-sample", tmp_path, days=(0,))

@@ -55,7 +55,7 @@ def test_take_and_fingerprint(data):
     mask[:50] = True
     assert data.test.take(mask).fingerprint == head.fingerprint
     assert len(data.test.head(10**9)) == len(data.test) == head.whole
-    with pytest.raises(ValueError, match=r"the number of rows must be at least 1, got head\(-5\)"):
+    with pytest.raises(ValueError, match="the number of rows must be at least 1, got -5"):
         data.test.head(-5)
     with pytest.raises(ValueError, match=r"take\(\[5\]\) takes one row"):
         data.test.take(5)

@@ -179,7 +179,7 @@ def test_blocks_that_are_refused(data, blocks):
     refused([unclicked], "^the stream has 0 clicks in 150 rows; AUC needs rows of both classes$")
     refused([], "^the stream has 0 clicks in 0 rows")
     with pytest.raises(
-        dr.data.StreamError, match="^make_blocks fails at block 0: TypeError: 'list' object is not callable"
+        ValueError, match="^make_blocks must be a function without arguments that gives the blocks, got "
     ):
         dr.data.stream([first])
 

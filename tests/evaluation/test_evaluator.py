@@ -71,7 +71,7 @@ def test_what_an_interrupted_with_left_is_undone(trained, data):
 def test_rows_of_one_class_and_other_objects(trained, data):
     with pytest.raises(ValueError, match="the split has 0 clicks in .* rows of both classes"):
         Evaluator(trained, data.test.take(data.test.labels == 0))
-    with pytest.raises(TypeError, match="rows must be a Dataset, .* got a list"):
+    with pytest.raises(TypeError, match="rows must be a Dataset, .* got \\["):
         Evaluator(trained, [data.test])
     broken = copy.deepcopy(trained)
     with torch.no_grad():

@@ -324,7 +324,7 @@ def test_protections_are_fitted_on_own_batches(frame):
 
 
 def test_rows_that_cannot_be_evaluated(frame):
-    with pytest.raises(TypeError, match="rows must be a Dataset, as of dr.data.from_frame.* got a DataFrame"):
+    with pytest.raises(TypeError, match="rows must be a Dataset, as of dr.data.from_frame.* got "):
         dr.Evaluator(Towers(), frame)
     data = dr.data.from_frame(frame, label="clicked", dense=["age"], sparse=["user", "movie"])
     with pytest.raises(ValueError, match="has no rows"):
@@ -379,5 +379,5 @@ def test_batches_with_another_number_of_scores_and_metrics_without_users(frame):
         UserWarning, match="ndcg@10: no value on these rows, so the columns will be empty; .* need users"
     ):
         dr.Campaign(evaluator, errors=[dr.FixedCount(1)], metrics=["ndcg@10"], trials=1)
-    with pytest.raises(TypeError, match="metrics is <.*; it must be a list of names"):
+    with pytest.raises(TypeError, match="metrics must be a list of names, .* got <"):
         dr.Campaign(evaluator, errors=[dr.FixedCount(1)], metrics=call, trials=1)

@@ -428,7 +428,7 @@ def test_bounds_of_a_mitigation_are_seen(trained, data):
 
 def test_refusals():
     model, x = two_layers(), torch.ones(2, 1)
-    with pytest.raises(TypeError, match="error_map is 3; it must be an error map, as `with dr.inject"):
+    with pytest.raises(TypeError, match="error_map must be an error map, as `with dr.inject.* got 3"):
         dr.trace(model, x, 3, plain)
     with dr.inject(model, dr.FixedCount(1, bits=[31]), seed=1) as error_map:
         changed = copy.deepcopy(model[0].weight.data)

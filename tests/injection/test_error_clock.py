@@ -221,9 +221,9 @@ def test_ends():
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: ErrorClock(0, seed=1), "at least 1 place, got 0"),
-        (lambda: ErrorClock(5, seed=-1), "seed is -1"),
-        (lambda: ErrorClock(5, seed=2**64), "seed is 18446744073709551616"),
+        (lambda: ErrorClock(0, seed=1), "n must be at least 1, got 0"),
+        (lambda: ErrorClock(5, seed=-1), "seed must be .*, got -1"),
+        (lambda: ErrorClock(5, seed=2**64), "seed must be .*, got 18446744073709551616"),
         (lambda: ErrorClock(5, seed=1, version=3), "version is 3; the error clock has versions 1 and 2"),
         (
             lambda: ErrorClock(5, seed=1).until(0.1, blocks=(0, 2)),

@@ -56,13 +56,13 @@ def test_moved():
 
 @pytest.mark.parametrize("threshold", [0, 1, -0.5, math.nan])
 def test_thresholds(threshold):
-    with pytest.raises(ValueError, match=f"threshold is {threshold}; it must be a probability between 0 and 1"):
+    with pytest.raises(ValueError, match=f"threshold must be a probability between 0 and 1, .* got {threshold}"):
         decision_changed(np.zeros(2), np.zeros(2), threshold)
 
 
 @pytest.mark.parametrize("epsilon", [-1.0, math.inf, math.nan])
 def test_distances(epsilon):
-    with pytest.raises(ValueError, match=f"epsilon is {epsilon}; it must be a finite distance"):
+    with pytest.raises(ValueError, match=f"epsilon must be a finite distance .* got {epsilon}"):
         score_changed(np.zeros(2), np.zeros(2), epsilon)
 
 
@@ -123,7 +123,7 @@ def test_scores_that_tell_nothing():
 
 @pytest.mark.parametrize("threshold", [-0.1, math.inf, math.nan])
 def test_shares_that_are_refused(threshold):
-    with pytest.raises(ValueError, match=f"threshold is {threshold}; it must be a finite share of the golden score"):
+    with pytest.raises(ValueError, match=f"threshold must be a finite share of the golden score, .* got {threshold}"):
         deviated(np.zeros(2), np.zeros(2), threshold)
 
 

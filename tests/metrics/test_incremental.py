@@ -232,10 +232,10 @@ def test_scores_and_rows_that_are_refused(scores, changed, says):
     [
         ({"golden": np.array([0.0, np.nan])}, "golden score nan of row 1; scores without errors must be finite"),
         ({"users": np.array([1, 2, 3])}, r"users of shape \(3,\)"),
-        ({"prior": 2.0}, "prior is 2.0"),
-        ({"k": 0}, "k is 0"),
-        ({"threshold": 1.0}, "threshold is 1.0"),
-        ({"epsilon": -1.0}, "epsilon is -1.0"),
+        ({"prior": 2.0}, "prior must be .*, got 2.0"),
+        ({"k": 0}, "k must be at least 1, got 0"),
+        ({"threshold": 1.0}, "threshold must be .*, got 1.0"),
+        ({"epsilon": -1.0}, "epsilon must be .*, got -1.0"),
     ],
 )
 def test_a_reference_that_is_refused(change, says):

@@ -96,7 +96,7 @@ def test_nothing_to_judge():
 
 @pytest.mark.parametrize("prior", [-0.1, 1.5, math.nan])
 def test_a_prior_is_a_rate(prior):
-    with pytest.raises(ValueError, match=f"prior is {prior}; it must be a click rate"):
+    with pytest.raises(ValueError, match=f"prior must be a click rate, .* got {prior}"):
         log_loss(np.array([1, 0]), np.array([0.0, np.nan]), prior)
 
 

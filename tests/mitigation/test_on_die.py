@@ -88,5 +88,5 @@ def test_check_bits_take_errors_of_rates_and_costs():
     (tensor,) = dr.resolve(table).tensors
     protected, code = ProtectedWords(tensor), OnDieECC()
     assert code.check_bits(protected).units == 250 * 16
-    with pytest.raises(ValueError, match="banks is 0; it must be a number of them, 1 or more"):
+    with pytest.raises(ValueError, match="banks must be at least 1, got 0"):
         OnDieECC(0)

@@ -83,7 +83,7 @@ def test_weights_without_check_symbols_are_refused():
         screened(few, dr.MemoryFault("ranks", chips=(6,)).sample(dr.resolve(net), seed=0), net, 0).remaining.bits > 500
     )
     assert few.identity() != dr.SelectiveChipkill().identity() and few.name == "selective chipkill [7]"
-    with pytest.raises(ValueError, match=r"nibbles is \[0, 7\]; it must be one or more of 1 to 7"):
+    with pytest.raises(ValueError, match="each of nibbles must be at least 1, got 0"):
         dr.SelectiveChipkill([0, 7])
     with pytest.raises(ValueError, match="target 'all' has no tensor of float32, whose mantissas could hold check"):
         dr.SelectiveChipkill.store(nn.Linear(8, 8).half())

@@ -19,9 +19,9 @@ def test_plain_numbers_whatever_was_given():
     ("wrong", "says"),
     [
         ({"batch_size": 1}, "batch_size must be at least 2, got 1"),
-        ({"learning_rate": 0}, "learning_rate must be over 0, got 0.0"),
+        ({"learning_rate": 0}, "learning_rate must be over 0, got 0"),
         ({"learning_rate": float("nan")}, "learning_rate must be over 0, got nan"),
-        ({"table_learning_rate": -1}, "table_learning_rate must be over 0, got -1.0"),
+        ({"table_learning_rate": -1}, "table_learning_rate must be over 0, got -1"),
         ({"weight_decay": -1e-6}, "weight_decay must be at least 0, got -1e-06"),
         ({"patience": 0}, "patience must be at least 1, got 0"),
         ({"table_optimizer": "rowwise"}, "unknown table_optimizer 'rowwise'; did you mean 'rowwise_adagrad'"),

@@ -204,8 +204,8 @@ def test_rowwise_adagrad_is_a_place(data, tmp_path):
         ({"places": [dr.Activations("nowhere")]}, "no module matches 'nowhere'"),
         ({"errors": dr.SingleBit(40)}, "bit"),
         ({"when": 10}, "when goes to step 10, and the continuation ends at 10"),
-        ({"when": []}, r"when is \[\]; it must be one or more steps, each at least 0"),
-        ({"evaluate_at": 0}, "evaluate_at is 0; it must be one or more steps, each at least 1"),
+        ({"when": []}, r"when must be one or more steps, each at least 0, got \[\]"),
+        ({"evaluate_at": 0}, "each step of evaluate_at must be at least 1, got 0"),
         ({"warm_up": 0}, "warm_up must be at least 1, got 0"),
         ({"watch": 0}, "watch must be at least 1, got 0"),
         ({"trials": 0}, "trials must be at least 1, got 0"),
@@ -224,7 +224,7 @@ def test_bad_input(data, tmp_path, options, message):
 
 
 def test_other_things_than_detectors_and_actions(data, tmp_path):
-    with pytest.raises(TypeError, match="detectors holds 'gradient_norm'; each must be of class Detector"):
+    with pytest.raises(TypeError, match="each of detectors must be of class Detector, got 'gradient_norm'"):
         campaign(data, tmp_path / "s", detectors=["gradient_norm"])
-    with pytest.raises(TypeError, match="actions holds 'skip'; each must be of class Action"):
+    with pytest.raises(TypeError, match="each of actions must be of class Action, got 'skip'"):
         campaign(data, tmp_path / "s", actions=["skip"])

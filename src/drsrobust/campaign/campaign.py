@@ -7,7 +7,6 @@ from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from functools import partial
-from operator import index
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from torch import nn
 
+from drsrobust._arguments import check_items, check_seed, check_text, check_truth, check_whole
 from drsrobust._choices import check_choice
 from drsrobust._files import cache_folder, expanded
 from drsrobust._hashing import digest
@@ -25,11 +25,12 @@ from drsrobust.campaign.sampling import StratifiedSchedule, StratifiedTable, fam
 from drsrobust.campaign.schedule import Schedule
 from drsrobust.campaign.sharded import LeadingRunner, follow
 from drsrobust.campaign.shards import Shard, full_run_of, shard_folders
-from drsrobust.campaign.stored_trials import StoredTrials, raised_trials
+from drsrobust.campaign.stored_trials import StoredTrials, check_run, raised_trials
 from drsrobust.campaign.table import SCHEMA
 from drsrobust.campaign.trial import LocalRunner
 from drsrobust.campaign.workers import TrialSpec, worker_files
 from drsrobust.evaluation import CoupledRowsError, Evaluator
+from drsrobust.evaluation.evaluator import check_evaluator
 from drsrobust.injection import (
     AddressSpace,
     ErrorModel,
@@ -112,18 +113,21 @@ class Campaign(StoredTrials):
         sampling: str | CriticalBits = PLAIN,
         store: str | PathLike | None = None,
     ) -> None:
+        check_evaluator(evaluator)
         if (world := ranks()) > 1 and evaluator.ranks is None:
             raise ValueError(
                 f"this process is one of {world} ranks, and each would compute and store the whole campaign; run it in a "
                 "process group of one rank, and with workers= or executor= in several processes"
             )
         self._triples = condition_triples(errors, targets, mitigations, conditions)
-        if (trials := index(trials)) < 1:
-            raise ValueError(f"trials must be at least 1, got {trials}")
-        self.trials = trials
-        if callable(metrics):
-            raise TypeError(f"metrics is {metrics!r}; it must be a list of names, or {{name: function}}")
-        self.metrics = tuple(with_nan_rules([metrics] if isinstance(metrics, str) else metrics))
+        self.trials = check_whole("trials", trials, 1)
+        self.seed, self.coupled = check_seed(seed), check_truth("coupled", coupled)
+        self.label = check_text("label", label)
+        if isinstance(metrics, str):
+            metrics = [metrics]
+        elif not isinstance(metrics, Mapping):
+            metrics = check_items("metrics", metrics, "a list of names, or {name: function}")
+        self.metrics = tuple(with_nan_rules(metrics))
         functions = (
             {name: function for name, function in metrics.items() if function is not None}
             if isinstance(metrics, Mapping)
@@ -141,7 +145,7 @@ class Campaign(StoredTrials):
         for metric in self.own_metrics.values():
             evaluator.check_own_metric(metric)
         restore_leftovers(evaluator.model)
-        self.evaluator, self.seed, self.label, self.coupled = evaluator, index(seed), label, bool(coupled)
+        self.evaluator = evaluator
         self._critical_bits = _critical_bits(sampling)
         self.conditions = self._grid()
         _check_distinct(self.conditions)
@@ -285,8 +289,7 @@ class Campaign(StoredTrials):
                 that is sharded over ranks.
             WorkersDied: worker processes ended again and again.
         """
-        if workers is not None and index(workers) < 1:
-            raise ValueError(f"workers must be at least 1, got {workers!r}")
+        workers = check_run(workers, executor, progress)
         if self.evaluator.ranks is not None and (executor is not None or (workers or 1) > 1 or shard is not None):
             raise ValueError("a sharded model's trials run on its own ranks: leave out workers=, executor= and shard=")
         if shard is not None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from drsrobust._arguments import check_instance, check_items, check_number
 from drsrobust.injection import (
     AddressSpace,
     ErrorModel,
@@ -28,6 +29,10 @@ from drsrobust.injection.critical_bits import SPREAD, Stratum
 from drsrobust.injection.stored import Memory
 from drsrobust.mitigation import Mitigation
 from drsrobust.statistics.columns import NONE
+
+_ERRORS = "a list of error models, as [BitFlip(ber=1e-6)], or one"
+_MITIGATIONS = "a list of mitigations and None, or one"
+_TARGETS = "a list of targets, as ['all', 'embedding']"
 
 
 @dataclass(frozen=True)
@@ -160,6 +165,8 @@ def decades(low: float, high: float) -> list[float]:
         [0.0001, 0.001, 0.01]
     """
     ends = []
+    check_number("low", low)
+    check_number("high", high)
     for value in (low, high):
         exponent = round(log10(value)) if value > 0 else 0
         if value != float(f"1e{exponent}"):
@@ -191,9 +198,9 @@ def condition_triples(
         for name, axis in (("targets", targets), ("errors", errors), ("mitigations", mitigations)):
             if isinstance(axis, str):
                 raise ValueError(f"{name} must be a list, as [{axis!r}], got the text {axis!r}")
-        errors = [errors] if isinstance(errors, ErrorModel) else list(errors or ())
-        mitigations = [mitigations] if isinstance(mitigations, Mitigation | None) else list(mitigations)
-        targets = [targets] if isinstance(targets, Target | Transient) else list(map(_target_of, targets))
+        errors = check_items("errors", () if errors is None else errors, _ERRORS, ErrorModel)
+        mitigations = check_items("mitigations", mitigations, _MITIGATIONS, Mitigation | None)
+        targets = list(map(_target_of, check_items("targets", targets, _TARGETS, Target | Transient)))
         triples = [(error, target, mitigation) for target, error, mitigation in product(targets, errors, mitigations)]
         if not triples:
             raise ValueError(
@@ -202,14 +209,14 @@ def condition_triples(
     else:
         if errors is not None:
             raise ValueError("pass errors or conditions, not both: conditions is the whole list")
-        triples = [_triple(entry) for entry in conditions]
+        right = "a list of (error model, target) or (error model, target, mitigation)"
+        triples = [_triple(entry) for entry in check_items("conditions", conditions, right)]
         if not triples:
             raise ValueError("conditions is empty")
     for error, _, mitigation in triples:
-        if not isinstance(error, ErrorModel):
-            raise TypeError(f"errors holds {error!r}; each must be an error model, as BitFlip(ber=1e-6)")
-        if mitigation is not None and not isinstance(mitigation, Mitigation):
-            raise TypeError(f"mitigations holds {mitigation!r}; each must be a mitigation or None")
+        check_instance("each of errors", error, ErrorModel, "an error model, as BitFlip(ber=1e-6)")
+        if mitigation is not None:
+            check_instance("each of mitigations", mitigation, Mitigation, "a mitigation or None")
         _check_signature(error, "sample", "(self, space, *, seed, copy=0)")
         if mitigation is not None:
             _check_signature(mitigation, "screen", "(self, error_map, space, *, seed)")

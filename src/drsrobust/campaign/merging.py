@@ -1,48 +1,59 @@
 """Shards of a campaign, joined: the table of one process, and refusals of all that would not be it."""
 
 import json
+import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import groupby
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
+from drsrobust._arguments import check_instance, check_items
 from drsrobust._files import expanded
 from drsrobust.campaign.repeat import NOT_COMPARED
 from drsrobust.campaign.shards import Shard, full_run_of, shard_folders
 from drsrobust.campaign.store import JOINED_TRIALS, StoreError
+from drsrobust.campaign.stored_trials import StoredTrials
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from drsrobust.campaign.schedule import Schedule
     from drsrobust.campaign.store import Store
-    from drsrobust.campaign.stored_trials import StoredTrials
 
 _SHOWN = 8  # trial numbers in a message
 
 
-def merge(campaign: "StoredTrials", folders: Sequence[str | PathLike] | None = None) -> "pd.DataFrame":
+def merge(campaign: StoredTrials, folders: Sequence[str | PathLike] | None = None) -> "pd.DataFrame":
     """Joins the stores of all shards to that of the campaign, computing nothing, and returns the campaign's table: that of one
     process bit for bit, if all shards ran on one kind of processor. The shards' folders stay. It may run again.
 
     Args:
         campaign: as each shard made it.
-        folders: of the shards, from any machine; None: those next to the campaign's store.
+        folders: of the shards, from any machine, also several copies of one, complete or not; None: those next to the
+            campaign's store.
+
+    Warns:
+        UserWarning: a shard that was made with other versions, or on another processor, than the campaign's store.
 
     Raises:
         StoreError: a folder that holds no shard of this campaign or is being written to, shards of other numbers, a trial that
-            no shard has computed, or one that two have with different results; nothing is merged.
+            no shard has computed, or one that two folders have with different results; nothing is merged.
 
     Example:
         >>> table = merge(read_campaign("study.toml"))  # doctest: +SKIP
     """
+    check_instance("campaign", campaign, StoredTrials, "a campaign, as Campaign(...)")
     whole = campaign.store
-    paths = shard_folders(whole.folder) if folders is None else [expanded("folder", one).resolve() for one in folders]
+    if folders is None:
+        paths = shard_folders(whole.folder)
+    else:
+        named = check_items("folders", folders, "a list of the shards' folders, or one", (str, PathLike))
+        paths = [expanded("each of folders", one).resolve() for one in named]
     if not paths:
         raise StoreError(f"there are no shards next to {whole.folder}; run them, or name their folders")
     shards = {path: _read_shard(path) for path in paths}
@@ -51,18 +62,19 @@ def merge(campaign: "StoredTrials", folders: Sequence[str | PathLike] | None = N
         raise StoreError(
             f"{whole.folder}: shards of {' and of '.join(map(str, numbers))} cannot be merged; name the folders of one number"
         )
-    stores = {shard: campaign._of_shard(shard, path).store for path, shard in shards.items()}
+    stores = {f"shard {shard} in {path}": campaign._of_shard(shard, path).store for path, shard in shards.items()}
     with ExitStack() as stack:
         for store in (*stores.values(), whole):
             stack.enter_context(store.writing())
-        _check_full_runs({str(shard): store for shard, store in stores.items()})
-        if any(store.full_run for store in stores.values()) and not whole.full_run:
-            whole.restart(full_run_of(paths))
-        stored = whole.keys()
-        parts = {"the merged store": whole.read()} | {f"shard {shard}": store.read() for shard, store in stores.items()}
+        _check_full_runs(stores | ({"the merged store": whole} if whole.full_run else {}))
+        restarts = not whole.full_run and any(store.full_run for store in stores.values())
+        merged = whole.read().slice(0, 0 if restarts else None)
+        parts = {"the merged store": merged} | {name: store.read() for name, store in stores.items()}
         table = _without_repeats(parts, whole.folder)
         _check_complete(campaign, campaign._schedule_of(table), numbers[0])
-        known = {tuple(key) for key in stored.tolist()}
+        if restarts:
+            whole.restart(full_run_of(paths))
+        known = set(zip(merged["condition"].to_pylist(), merged["trial"].to_pylist(), strict=True))
         keys = zip(table["condition"].to_pylist(), table["trial"].to_pylist(), strict=True)
         new = [row for row, key in enumerate(keys) if key not in known]
         conditions = table["condition"].to_numpy()
@@ -71,15 +83,32 @@ def merge(campaign: "StoredTrials", folders: Sequence[str | PathLike] | None = N
             for start in range(0, len(rows), JOINED_TRIALS):
                 whole.write(table.take(pa.array(rows[start : start + JOINED_TRIALS])))
         whole.compact()
+    for name, store in stores.items():
+        if differing := _differing(store.made_by, whole.made_by):
+            warnings.warn(
+                f"{name} was made with other {differing} than {whole.folder}; its results are taken as they are",
+                stacklevel=2,
+            )
     return campaign.table()
 
 
 def _read_shard(folder: Path) -> Shard:
     try:
-        shard = json.loads((folder / "manifest.json").read_text())["shard"]
-        return Shard(shard["index"], shard["of"])
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"{folder} holds no shard of a campaign") from error
+        return Shard.of_manifest(json.loads((folder / "manifest.json").read_text())["shard"])
+    except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise StoreError(f"{folder} holds no shard of a campaign: {error}") from error
+
+
+def _differing(made_by: dict[str, Any], other: dict[str, Any]) -> str:
+    """The packages, and parts of the machine, in which what made two stores differs, as `torch, processor`."""
+    first, second = (
+        {
+            **made.get("versions", {}),
+            **{part: made.get("machine", {}).get(part) for part in ("processor", "architecture")},
+        }
+        for made in (made_by, other)
+    )
+    return ", ".join(name for name in first | second if first.get(name) != second.get(name))
 
 
 def _check_full_runs(stores: "dict[str, Store]") -> None:
@@ -88,8 +117,8 @@ def _check_full_runs(stores: "dict[str, Store]") -> None:
     others = [name for name, store in stores.items() if not store.full_run]
     if full and others:
         raise StoreError(
-            f"shard {full[0]} found that reruns must be full runs ({stores[full[0]].full_run}), and {', '.join(others)} had "
-            "ended before; run these shards again"
+            f"{full[0]} found that reruns must be full runs ({stores[full[0]].full_run}), and {', '.join(others)} had ended "
+            "before; run these shards again"
         )
 
 
@@ -119,7 +148,7 @@ def _compared(table: pa.Table, rows: np.ndarray) -> list[str]:
     return [repr(row) for row in chosen.to_pylist()]
 
 
-def _check_complete(campaign: "StoredTrials", schedule: "Schedule", of: int) -> None:
+def _check_complete(campaign: StoredTrials, schedule: "Schedule", of: int) -> None:
     """Raises StoreError for trials that nobody has computed; the message names their shards."""
     lacking: dict[int, list[tuple[str, int]]] = {}
     for number, condition in enumerate(campaign.conditions):

@@ -6,9 +6,11 @@ campaign each also computes the pilot trials, which decide how many trials the s
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from drsrobust._arguments import check_items, check_whole, shown, wrong
 
 
 class Shard(NamedTuple):
@@ -27,15 +29,31 @@ class Shard(NamedTuple):
         Raises:
             ValueError: something else, under one shard, or an index outside of 0 to n - 1.
         """
-        try:
-            index, of = (int(part) for part in (shard.split("/") if isinstance(shard, str) else shard))
-        except (TypeError, ValueError):
-            raise ValueError(f"shard is {shard!r}; it must be (i, n) or 'i/n', as 3/8") from None
+        right = "(i, n) or 'i/n', as 3/8"
+        if isinstance(shard, str):
+            if not (parts := re.fullmatch(r"\s*(-?\d+)\s*/\s*(-?\d+)\s*", shard)):
+                raise wrong("shard", right, shard)
+            shard = int(parts[1]), int(parts[2])
+        parts = check_items("shard", shard, right)
+        if len(parts) != 2:
+            raise wrong("shard", right, shard)
+        index, of = (check_whole(f"each part of shard {shown(shard)}", part) for part in parts)
         if of < 1:
             raise ValueError(f"shard is {index}/{of}; a campaign has at least 1 shard")
         if not 0 <= index < of:
             raise ValueError(f"shard is {index}/{of}; of {of} shards the first is 0/{of} and the last {of - 1}/{of}")
         return cls(index, of)
+
+    @classmethod
+    def of_manifest(cls, entry: Any) -> "Shard":
+        """The shard that a store's manifest says.
+
+        Raises:
+            ValueError: it says none.
+        """
+        if not isinstance(entry, Mapping) or not {"index", "of"} <= set(entry):
+            raise wrong("shard", "an object with index and of", entry)
+        return cls.read((entry["index"], entry["of"]))
 
 
 def shard_folder(store: Path, shard: Shard) -> Path:
@@ -52,6 +70,11 @@ def shard_folders(store: Path) -> list[Path]:
 
 def full_run_of(folders: Iterable[Path]) -> str | None:
     """Why one of several stores holds full runs, as its manifest says; None where none does."""
-    manifests = (folder / "manifest.json" for folder in folders)
-    reasons = (json.loads(path.read_text()).get("full_run") for path in manifests if path.is_file())
-    return next(filter(None, reasons), None)
+    for folder in folders:
+        try:
+            reason = json.loads((folder / "manifest.json").read_text()).get("full_run")
+        except (OSError, ValueError, AttributeError, RecursionError):  # opening that store says what is wrong
+            continue
+        if reason:
+            return reason
+    return None

@@ -29,8 +29,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from drsrobust._files import exclusive, make_folder, new_file, warn_of_writers
+from drsrobust._files import exclusive, make_folder, new_file, stale_parts, warn_of_writers
 from drsrobust._hashing import digest
+from drsrobust.campaign.shards import Shard
 
 _IDENTITY, _REPLACES = b"drsrobust.campaign", b"drsrobust.replaces"
 _NAME = re.compile(r"(?P<content>\d{5,}-\d{8,}-\d{8,})-(?P<crc>[0-9a-f]{8})\.parquet")
@@ -95,17 +96,22 @@ class Store:
         """Whether there is a manifest. Raises StoreError for one of another campaign."""
         try:
             manifest = json.loads(self._manifest.read_text())
-            definition = manifest["definition"]
-            if not isinstance(definition, dict):
-                raise ValueError("its definition is no object")
+            definition = manifest.get("definition") if isinstance(manifest, dict) else None
+            if not isinstance(definition, dict) or definition.keys().isdisjoint(self._definition):
+                raise StoreError(
+                    f"{self._manifest} is not of a campaign; pass another store=, and leave this file alone"
+                )
             self.full_run, self.made_by = manifest.get("full_run"), dict(manifest.get("about", {}))
-            there = manifest.get("shard")
+            there = None if manifest.get("shard") is None else Shard.of_manifest(manifest["shard"])
         except FileNotFoundError:
             return False
         except OSError as error:
             raise StoreError(f"{self._manifest} cannot be read: {_why(error)}") from error
-        except (ValueError, KeyError, RecursionError, TypeError) as error:
-            raise StoreError(f"{self._manifest} is damaged ({error}); delete {self.folder} to start again") from error
+        except (ValueError, RecursionError, TypeError) as error:
+            raise StoreError(
+                f"{self._manifest} is damaged, or is not of a campaign ({error}); pass another store=, or, if a campaign wrote "
+                "it, delete it and the .parquet files there to start again"
+            ) from error
         if definition.get("format") != self._definition.get("format"):
             raise StoreError(
                 f"{self.folder} was written by another version of drsrobust (format {definition.get('format')}; this one reads "
@@ -121,8 +127,8 @@ class Store:
                 "Pass another store=, or none: then its name follows from the definition"
             )
         held, asked = (
-            "a whole campaign" if part is None else f"shard {part['index']}/{part['of']}"
-            for part in (there, self.shard)
+            "a whole campaign" if part is None else f"shard {part}"
+            for part in (there, self.shard and Shard.of_manifest(self.shard))
         )
         if held != asked:
             raise StoreError(f"{self.folder} holds {held}, not {asked}")
@@ -173,7 +179,7 @@ class Store:
         """Prepares the folder under the lock; returns the stored trials."""
         make_folder(self.folder)
         warn_of_writers(self.folder)
-        for stale in self.folder.glob(".*.part"):
+        for stale in stale_parts(self.folder, r".*\.parquet|manifest\.json"):
             stale.unlink()  # of a killed writer: nobody else holds the lock
         exists = self._check_manifest()  # again: another process may have created the store meanwhile
         keys = self.keys()  # chunks without a manifest may be another campaign's

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from drsrobust._arguments import check_truth, check_whole, wrong
 from drsrobust._files import cache_folder
 from drsrobust._processes import cores
 from drsrobust._provenance import commit, machine, versions
@@ -39,6 +40,7 @@ from drsrobust.statistics.summary import summarise
 if TYPE_CHECKING:
     import pandas as pd
 
+MOST_WORKERS = 2**22  # Linux has no numbers for more processes (proc(5), pid_max)
 MIN_SECONDS_FOR_PROCESSES = 60.0  # starting them takes some ten: not worthwhile for campaigns that end sooner
 _SCHEDULED = ["condition", "trial", "auc", "seconds"]
 _KEY = ["error_model", "rate", "target", *MITIGATION, "trial"]
@@ -232,6 +234,14 @@ class _SwitchToProcesses:
             warnings.warn(f"{seconds / 60:.0f} minutes are left, and run in this process alone: {error}", stacklevel=2)
             return False
         return True
+
+
+def check_run(workers: int | None, executor: Executor | None, progress: bool) -> int | None:
+    """The number of workers as an int, or None. Raises ArgumentError for arguments of `run` of another kind."""
+    check_truth("progress", progress)
+    if executor is not None and (isinstance(executor, type) or not callable(getattr(executor, "submit", None))):
+        raise wrong("executor", "an executor of concurrent.futures, as ProcessPoolExecutor(2)", executor)
+    return None if workers is None else check_whole("workers", workers, 1, MOST_WORKERS)
 
 
 def _frame(table: pa.Table) -> "pd.DataFrame":

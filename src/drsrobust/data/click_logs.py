@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from drsrobust._files import new_file
+from drsrobust._files import new_file, stale_parts
 from drsrobust._progress import progress_bar
 from drsrobust.data import text_lines
 from drsrobust.data.cache import Contents, save_array
@@ -150,7 +150,7 @@ def parse(part: Path, table: ClickTable, files: Sequence[Path], bad_lines: str) 
     Raises:
         DataError: an unreadable file, a bad line (`strict`), or more bad lines than good ones (`skip`).
     """
-    for stale in part.glob(".*.part"):
+    for stale in stale_parts(part, ".*"):
         stale.unlink()  # of a killed process: this process holds the lock of the data set
     if (part / RAW).exists():
         return

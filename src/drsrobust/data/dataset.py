@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from drsrobust._arguments import check_whole, wrong
 from drsrobust._hashing import digest
 from drsrobust.data.text_lines import Skipped, read_skipped
 
@@ -109,7 +110,12 @@ class Split:
     def take(self, rows: np.ndarray | slice) -> "Split":
         """The split of some rows: an index array [m], a boolean mask [n] or a slice."""
         if not isinstance(rows, slice):
-            rows = np.flatnonzero(rows) if np.asarray(rows).dtype == bool else np.asarray(rows, np.int64)
+            given = np.asarray(rows)
+            if given.dtype.kind not in "biu" and given.size:
+                raise wrong("rows", "row numbers [m], a mask [n] or a slice", rows)
+            if given.dtype == bool and given.shape != (len(self),):
+                raise ValueError(f"rows is a mask of shape {given.shape}; it must be [{len(self)}]")
+            rows = np.flatnonzero(given) if given.dtype == bool else given.astype(np.int64)
             if rows.ndim != 1:
                 raise ValueError(
                     f"rows must be one-dimensional, got shape {rows.shape}; take([5]) takes one row, head(5) five"
@@ -125,9 +131,7 @@ class Split:
 
     def head(self, n: int) -> "Split":
         """The first n rows, or all if there are fewer. Splits are in random order, so this is a random sample."""
-        if n < 1:
-            raise ValueError(f"the number of rows must be at least 1, got head({n})")
-        return self.take(slice(n))
+        return self.take(slice(check_whole("the number of rows", n, 1)))
 
     def batch(self, rows: np.ndarray | slice = slice(None)) -> Any:
         """Some rows as one TorchRec `Batch`: dense [B, D] float32, a KeyedJaggedTensor of int32 ids, labels [B] or [B, T].
@@ -162,8 +166,7 @@ class Split:
 
     def batches(self, size: int, *, order: np.ndarray | None = None) -> Iterator[Any]:
         """The rows as batches of `size` (the last may be smaller), in `order` (int64 [m]; None: as they are)."""
-        if size < 1:
-            raise ValueError(f"batch size must be at least 1, got {size}")
+        size = check_whole("batch size", size, 1)
         for start in range(0, len(self), size):
             rows = slice(start, start + size)
             yield self.batch(rows if order is None else order[rows])

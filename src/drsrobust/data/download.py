@@ -149,7 +149,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--mirror", metavar="URL", default=BASE, help=f"address of the archives (default: {BASE})")
     options = parser.parse_args(arguments)
     try:
-        root = expanded("--root", options.root or os.environ.get("DRSROBUST_DATA") or "build/data")
+        root = expanded(
+            "--root", (os.environ.get("DRSROBUST_DATA") or "build/data") if options.root is None else options.root
+        )
     except ValueError as error:
         print(f"data: {error}", file=sys.stderr)
         return 2

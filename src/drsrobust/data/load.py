@@ -3,9 +3,10 @@
 import os
 import warnings
 from collections.abc import Iterable
-from operator import index
 from pathlib import Path
 
+from drsrobust._arguments import check_seed, check_text, check_whole
+from drsrobust._files import expanded
 from drsrobust.data import movielens, synthetic
 from drsrobust.data.cache import Columns, Contents, cached, cached_columns, source_digest
 from drsrobust.data.click_logs import MIN_COUNT, TABLES, ClickTable, encode_clicks, parse
@@ -66,8 +67,11 @@ def load_dataset(
         (1600, 'movie')
     """
     name, schema = split_dataset_name(name, schema)
+    if root is not None:
+        expanded("root", root)  # raises, also where nothing is read
+    check_text("bad_lines", bad_lines)
     source = SOURCES[name]
-    options = {"seed": _within("seed", seed, 0)} | _options(
+    options = {"seed": check_seed(seed)} | _options(
         name,
         {
             "rows": rows,
@@ -114,27 +118,19 @@ def _options(name: str, passed: dict) -> dict:
             raise ValueError(f"{option}={value!r} {_REASONS[option].format(name=name)}")
     options = {}
     if "rows" in allowed:
-        options["rows"] = synthetic.ROWS[name] if passed["rows"] is None else _within("rows", passed["rows"], 10)
+        options["rows"] = synthetic.ROWS[name] if passed["rows"] is None else check_whole("rows", passed["rows"], 10)
     if passed["days"] is not None:
         options["days"] = check_days(passed["days"])
     if passed["hash_size"] is not None:
         if passed["min_count"] is not None:
             raise ValueError(f"pass either hash_size or min_count, not both: min_count={passed['min_count']}")
-        options["hash_size"] = _within("hash_size", passed["hash_size"], 1, 2**31 - 2)
+        options["hash_size"] = check_whole("hash_size", passed["hash_size"], 1, 2**31 - 2)
     elif "min_count" in allowed:
         min_count = passed["min_count"]
-        options["min_count"] = MIN_COUNT if min_count is None else _within("min_count", min_count, 1)
+        options["min_count"] = MIN_COUNT if min_count is None else check_whole("min_count", min_count, 1)
     if "bad_lines" in allowed:
         options["bad_lines"] = BadLines(passed["bad_lines"] or "strict").mode
     return options
-
-
-def _within(name: str, value: int, low: int, high: int | None = None) -> int:
-    if index(value) < low:
-        raise ValueError(f"{name} must be at least {low}, got {value}")
-    if high is not None and index(value) > high:
-        raise ValueError(f"{name} must be at most {high}, got {value}")
-    return index(value)
 
 
 def _click_log(name: str, options: dict, table: ClickTable, files: list[Path]) -> Dataset:

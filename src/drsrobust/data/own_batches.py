@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from drsrobust._arguments import check_names, check_number, check_text, check_whole, wrong
 from drsrobust._choices import check_choice
 from drsrobust._provenance import machine
 from drsrobust.data.batch_parts import PartCopies, batch_digest, shared_rows
@@ -91,15 +92,18 @@ def from_batches(
     """
     if task is not None:
         check_choice("task", task, DATA_TASKS)
-    if not isinstance(batches, Iterable):
-        raise TypeError(f"batches is a {type(batches).__name__}; it must be a DataLoader, a list or another iterable")
+    if not isinstance(batches, Iterable) or isinstance(batches, str | bytes | Mapping | type):
+        raise wrong("batches", "a DataLoader, a list or another iterable", batches)
     for what, column in (("label", label), ("user", user)):
         if column is not None and not callable(column):
             raise TypeError(
                 f"{what} is {column!r}; it must be a function of a batch, as lambda batch: batch[{column!r}]"
             )
-    if rows is not None and not (isinstance(rows, int | np.integer) and rows >= 1):
-        raise ValueError(f"rows must be a whole number, at least 1, got {rows!r}")
+    if rows is not None:
+        rows = check_whole("rows", rows, 1)
+    if prior is not None:
+        prior = check_number("prior", prior, "a click rate over 0 and under 1", lambda prior: 0 < prior < 1)
+    name, tasks = check_text("name", name), check_names("tasks", tasks)
     taken, labels_of, users, counted = [], [], [], 0
     for batch in _drawn(batches, limited=rows is None):
         taken.append(batch)

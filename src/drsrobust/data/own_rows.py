@@ -5,12 +5,21 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from numbers import Integral
-from operator import index
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from drsrobust._arguments import (
+    check_instance,
+    check_items,
+    check_names,
+    check_rate,
+    check_seed,
+    check_text,
+    check_whole,
+    wrong,
+)
 from drsrobust._choices import check_choice, unknown
 from drsrobust._hashing import digest
 from drsrobust.data.dataset import DATA_TASKS, Dataset, Feature, Ids, Schema, Split
@@ -69,17 +78,18 @@ def from_frame(
             that do not sum to 1.
     """
     check_choice("task", task, DATA_TASKS)
-    for what, names in (("dense", dense), ("sparse", sparse)):
-        if isinstance(names, str | Integral):
-            raise TypeError(f"{what} is {names!r}; it must be a list of columns, as [{names!r}]")
+    name, seed = check_text("name", name), check_seed(seed)
     one_label = isinstance(label, str | Integral)
-    labels, dense, sparse = (
-        [str(column) for column in names] for names in ([label] if one_label else label, dense, sparse)
-    )
+    labels = _names("label", [label] if one_label else label)
+    if not labels:
+        raise wrong("label", "a column, or a list of one or more", label)
+    dense, sparse = _names("dense", dense), _names("sparse", sparse)
+    if user is not None:
+        (user,) = _names("user", [user])
     named = [*labels, *dense, *sparse]
     columns = _columns(frame)
     get = {}
-    for column in (*named, *([] if user is None else [str(user)])):
+    for column in (*named, *([] if user is None else [user])):
         same = [candidate for candidate in columns if str(candidate) == column]
         if not same:
             raise unknown("column", column, map(str, columns))
@@ -106,7 +116,7 @@ def from_frame(
         ids,
         targets,
         () if one_label else tuple(labels),
-        None if user is None else user_numbers(user_column(get[str(user)], f"column {str(user)!r}")),
+        None if user is None else user_numbers(user_column(get[user], f"column {user!r}")),
         split=split,
         seed=seed,
         name=name,
@@ -143,8 +153,10 @@ def from_tensors(
         TypeError, ValueError: as `from_frame`; arrays of different numbers of rows.
     """
     check_choice("task", task, DATA_TASKS)
-    values = as_array(label[0] if isinstance(label, tuple) else label)
-    n = len(label[1]) if isinstance(label, tuple) else len(values)
+    name, seed, tasks = check_text("name", name), check_seed(seed), check_names("tasks", tasks)
+    values = _rows_of("label", label[0] if isinstance(label, tuple) and len(label) == 2 else label)
+    if not (n := len(label[1]) if isinstance(label, tuple) else len(values)):
+        raise ValueError("there are no rows")
     arrays = {name: _id_array(ids, name) for name, ids in _by_text(sparse, "sparse").items()}
     texts = _by_text(vocabulary, "vocabulary", [*arrays, *(["label"] if task == "rank" else [])])
     features, ids, notes = _encoded(arrays, "feature", texts, cardinalities, missing)
@@ -152,12 +164,12 @@ def from_tensors(
         labels, tasks = _items(_id_array(label, "label"), "label", texts.get("label"), notes), ()
     else:
         by_task = values.reshape(n, -1).T
-        tasks = tuple(tasks) or tuple(f"task_{number}" for number in range(len(by_task)))
+        tasks = tasks or tuple(f"task_{number}" for number in range(len(by_task)))
         if len(tasks) != len(by_task):
             raise ValueError(f"tasks has {len(tasks)} names for labels of shape {values.shape}")
         labels = _labels(dict(zip(tasks, map(pa.array, by_task), strict=True)))
         tasks = tasks if values.ndim == 2 and values.shape[1] > 1 else ()
-    numbers = np.empty((n, 0), np.float32) if dense is None else as_array(dense).reshape(len(dense), -1)
+    numbers = np.empty((n, 0), np.float32) if dense is None else _matrix_of("dense", dense, n)
     names = tuple(f"dense_{number}" for number in range(numbers.shape[1]))
     matrix = _matrix(dict(zip(names, map(pa.array, numbers.T), strict=True)), len(numbers))
     users = None if user is None else user_numbers(user_column(_id_array(user, "user"), "user"))
@@ -167,6 +179,31 @@ def from_tensors(
     for note in notes:
         warnings.warn(note, stacklevel=2)
     return _dataset(matrix, Schema(names, features), ids, labels, tasks, users, split=split, seed=seed, name=name)
+
+
+def _rows_of(what: str, values: Any) -> np.ndarray:
+    """An array [n] or [n, ...]."""
+    array = as_array(values)
+    if not array.ndim:
+        raise wrong(what, "an array or a tensor, [n] or [n, columns]", values)
+    return array
+
+
+def _matrix_of(what: str, values: Any, n: int) -> np.ndarray:
+    """An array [n, columns] of one [n] or [n, columns]."""
+    array = _rows_of(what, values)
+    if len(array) != n:
+        raise ValueError(f"{what} has {len(array)} rows, and the label {n}")
+    return array.reshape(n, -1)
+
+
+def _names(what: str, columns: Any) -> list[str]:
+    """Names of columns as text."""
+    if isinstance(columns, str):
+        raise wrong(what, f"a list of columns, as [{columns!r}]", columns)
+    columns = check_items(what, columns, "a list of columns")
+    kinds = str, Integral
+    return [str(check_instance(f"each column of {what}", one, kinds, "a name, or a whole number")) for one in columns]
 
 
 def _by_text(mapping: Mapping[Any, Any] | None, what: str, allowed: Iterable[str] | None = None) -> dict[str, Any]:
@@ -193,11 +230,10 @@ def _encoded(
 ) -> tuple[tuple[Feature, ...], dict[str, Ids], list[str]]:
     """The sparse features of a schema, their ids, and how values were numbered."""
     check_choice("missing", missing, MISSING)
-    sizes = {column: index(size) for column, size in _by_text(cardinalities, "cardinalities", columns).items()}
+    sizes = _by_text(cardinalities, "cardinalities", columns)
+    sizes = {name: check_whole(f"cardinality of {name!r}", size, 1) for name, size in sizes.items()}
     features, ids, notes = [], {}, []
     for name, column in columns.items():
-        if sizes.get(name, 1) < 1:
-            raise ValueError(f"cardinality of {name!r} must be at least 1, got {sizes[name]}")
         options = {"vocabulary": vocabulary.get(name), "cardinality": sizes.get(name), "missing": missing}
         ids[name], size, note = encode_own_column(column, f"{kind} {name!r}", **options)
         features.append(Feature(name, size, ids[name].lengths is not None))
@@ -240,8 +276,10 @@ def _sizes(n: int, split: tuple[float, float, float] | None) -> tuple[int, int, 
     """Rows of each part."""
     if split is None:
         return 0, 0, n
-    if len(split) != 3 or min(split) < 0 or abs(sum(split) - 1) > 1e-9:
-        raise ValueError(f"split is {split!r}; it must be three shares that sum to 1, as (0.8, 0.1, 0.1)")
+    right = "three shares that sum to 1, as (0.8, 0.1, 0.1)"
+    split = [check_rate("each share of split", share) for share in check_items("split", split, right)]
+    if len(split) != 3 or abs(sum(split) - 1) > 1e-9:
+        raise wrong("split", right, split)
     train, valid = round(split[0] * n), round(split[1] * n)
     return train, valid, n - train - valid
 

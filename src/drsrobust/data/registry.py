@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from drsrobust._arguments import check_items, check_text, check_whole, wrong
 from drsrobust._choices import check_choice, unknown
 from drsrobust._files import expanded
 
@@ -193,12 +194,14 @@ def describe() -> str:
 
 def split_dataset_name(name: str, schema: str | None = None) -> tuple[str, str]:
     """Name and schema of `name` or `name/schema`; ValueError for an unknown name or schema, or two schemas."""
-    base, _, named = name.partition("/")
+    if schema is not None:
+        check_text("schema", schema)
+    base, _, named = check_text("name", name).partition("/")
     if base not in SOURCES:
         raise unknown("data set", name, SOURCES)
-    if named and schema and named != schema:
+    if named and schema is not None and named != schema:
         raise ValueError(f"data set {name!r} names the schema {named!r}, but schema is {schema!r}")
-    schema = named or schema or SOURCES[base].schemas[0]
+    schema = named or (SOURCES[base].schemas[0] if schema is None else schema)
     if schema not in SOURCES[base].schemas:
         raise unknown(f"schema of {base}", schema, SOURCES[base].schemas)
     return base, schema
@@ -206,10 +209,12 @@ def split_dataset_name(name: str, schema: str | None = None) -> tuple[str, str]:
 
 def check_days(days: Iterable[int]) -> tuple[int, ...]:
     """Days of `criteo-terabyte`, as integers; ValueError for no day, one that is not from 0 to 23, or a repeated one."""
-    available, days = range(len(SOURCES["criteo-terabyte"].files)), tuple(days)
-    if not days or len(set(days)) < len(days) or not all(day in available for day in days):
-        raise ValueError(f"days must be different numbers from 0 to {available[-1]}, as in days=(0, 1), got {days!r}")
-    return tuple(int(day) for day in days)
+    last = len(SOURCES["criteo-terabyte"].files) - 1
+    right = f"different numbers from 0 to {last}, as in days=(0, 1)"
+    chosen = tuple(check_whole("each of days", day, 0, last) for day in check_items("days", days, right))
+    if not chosen or len(set(chosen)) < len(chosen):
+        raise wrong("days", right, days)
+    return chosen
 
 
 def find_files(
@@ -256,8 +261,10 @@ def _candidates(name: str, file: str, root: str | os.PathLike | None, path: str 
         folder = expanded("path", path)
         if not folder.is_dir() and (len(source.files) == 1 or source.days):
             return [folder]  # the file itself
-    elif root := root or os.environ.get("DRSROBUST_DATA"):
+    elif root is not None:
         folder = expanded("root", root) / source.folder
+    elif root := os.environ.get("DRSROBUST_DATA"):
+        folder = expanded("DRSROBUST_DATA", root) / source.folder
     else:
         raise FileNotFoundError(
             f"{name} is read from {source.folder}/{file}: pass root=, or set DRSROBUST_DATA to the folder that holds "

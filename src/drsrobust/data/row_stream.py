@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from drsrobust._arguments import check_function
 from drsrobust._hashing import digest
 from drsrobust.data.batch_parts import batch_digest
 from drsrobust.data.dataset import Dataset, Ids, Split
@@ -29,6 +30,7 @@ class StreamedRows:
     tasks: tuple[str, ...] = ()
 
     def __init__(self, make_blocks: Callable[[], Iterable[Split | Dataset]]) -> None:
+        check_function("make_blocks", make_blocks, "a function without arguments that gives the blocks")
         self._make, self._digests, self.sizes, self.clicks = make_blocks, [], [], 0
         priors, first = set(), {}
         for number, (schema, block) in enumerate(self._made()):

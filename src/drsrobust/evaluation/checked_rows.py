@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from drsrobust._arguments import check_instance
 from drsrobust.data import Batches, Dataset, Split, StreamedRows
 from drsrobust.data.dataset import Ids
 
@@ -22,11 +23,8 @@ def checked_rows(rows: Any, task: str) -> Split | Batches | StreamedRows:
         if task != "click":
             raise ValueError(f"the labels of a stream are those of task='click', and this is task={task!r}")
         return rows
-    if not isinstance(rows, Split | Batches):
-        raise TypeError(
-            "rows must be a Dataset, as of dr.data.from_frame(...), a Split such as data.test, dr.data.from_batches(...) of "
-            f"any batches, or dr.data.stream(...), got a {type(rows).__name__}"
-        )
+    right = "a Dataset, as of dr.data.from_frame(...), a Split such as data.test, dr.data.from_batches(...) of any batches, "
+    check_instance("rows", rows, (Split, Batches), f"{right}or dr.data.stream(...)")
     if not len(rows):
         raise ValueError(f"{rows!r} has no rows")
     labels = rows.labels

@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from drsrobust._arguments import check_instance, check_items
 from drsrobust.evaluation.evaluation import compared
-from drsrobust.evaluation.evaluator import Evaluator
+from drsrobust.evaluation.evaluator import Evaluator, check_evaluator
 from drsrobust.metrics.auc import auc_difference
 from drsrobust.mitigation import Mitigation
 
@@ -28,6 +29,10 @@ def clean_cost(evaluator: Evaluator, mitigations: Iterable[Mitigation]) -> "pd.D
     """
     import pandas as pd
 
+    check_evaluator(evaluator)
+    mitigations = check_items("mitigations", mitigations, "a list of mitigations, or one", Mitigation)
+    for mitigation in mitigations:
+        check_instance("each of mitigations", mitigation, Mitigation, "a mitigation")
     if evaluator.scoring.task != "click":
         raise ValueError(f"clean_cost compares AUC, which task={evaluator.scoring.task!r} does not have")
 

@@ -13,6 +13,8 @@ import numpy as np
 from torch import nn
 
 from drsrobust._amounts import amount
+from drsrobust._arguments import check_function, check_instance
+from drsrobust._choices import check_choice
 from drsrobust._html import facts
 from drsrobust.data import Batches, Dataset, Split, StreamedRows, StreamError
 from drsrobust.evaluation.affected_rows import AffectedRows, CoupledRowsError
@@ -29,6 +31,10 @@ from drsrobust.introspection.calling import Forward, device_of
 from drsrobust.introspection.ranks import Ranks
 from drsrobust.introspection.sharded import is_sharded
 from drsrobust.introspection.tensors import listed
+from drsrobust.introspection.wrappers import check_module
+from drsrobust.metrics._inputs import checked_k
+from drsrobust.metrics.changes import checked_epsilon, checked_threshold
+from drsrobust.metrics.incremental import SCORES
 from drsrobust.metrics.own import OwnMetric
 from drsrobust.metrics.streamed import Headline
 from drsrobust.metrics.tasks import ClickMetrics, MultiMetrics, RankMetrics
@@ -97,9 +103,15 @@ class Evaluator:
         epsilon: float = 1e-3,
         scores: str | None = None,
     ) -> None:
+        check_module(model)
         self.ranks = Ranks() if is_sharded(model) else None
         self.scoring = Scoring(forward, "logit" if output is None else output, task)
-        scores = scores or ("logit" if task == "rank" else "probability")
+        if factory is not None:
+            check_function("factory", factory, "a function without arguments that makes the module")
+        if scores is None:
+            scores = "logit" if task == "rank" else "probability"
+        k, threshold, epsilon = checked_k(k), checked_threshold(threshold), checked_epsilon(epsilon)
+        check_choice("scores", scores, SCORES)
         self._options: dict[str, Any] = {
             "memory": memory,
             "k": k,
@@ -216,6 +228,7 @@ class Evaluator:
             ValueError: the map is not applied.
             InjectionError, RuntimeError: as `run`.
         """
+        check_instance("error_map", error_map, ErrorMap, "an error map, as `with dr.inject(...) as error_map` gives it")
         attached, changes = self._check_attached(), open_in(self.model)
         maps = [change.error_map for change in changes if isinstance(change, AppliedMap)]
         transient = len(maps) < len(changes)
@@ -421,3 +434,8 @@ class Evaluator:
                 "under": ", ".join(mitigation.name for mitigation in self._attached) or None,
             },
         )
+
+
+def check_evaluator(evaluator: object) -> None:
+    """Raises ArgumentError for what is no evaluator."""
+    check_instance("evaluator", evaluator, Evaluator, "an Evaluator, as Evaluator(model, data.test)")

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from drsrobust._arguments import check_instance
 from drsrobust.injection import ErrorMap, open_in
 from drsrobust.injection.words import INTEGER_OF_BYTES
 from drsrobust.introspection.calling import Forward, call, device_of
 from drsrobust.introspection.embedding_modules import sparse_type
 from drsrobust.introspection.tensors import listed, named_modules
-from drsrobust.introspection.wrappers import evaluating, is_compiled
+from drsrobust.introspection.wrappers import check_module, evaluating, is_compiled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -127,10 +128,8 @@ def trace(model: nn.Module, batch: Any, error_map: ErrorMap, forward: Forward | 
 
 
 def _check(model: nn.Module, error_map: ErrorMap) -> None:
-    if not isinstance(error_map, ErrorMap):
-        raise TypeError(
-            f"error_map is {error_map!r}; it must be an error map, as `with dr.inject(...) as error_map` gives it"
-        )
+    check_module(model)
+    check_instance("error_map", error_map, ErrorMap, "an error map, as `with dr.inject(...) as error_map` gives it")
     if open_in(model):
         raise ValueError(
             f"errors are in the {type(model).__name__} now, and trace applies them itself; call it after the "

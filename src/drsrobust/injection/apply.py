@@ -22,6 +22,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from drsrobust.injection.stored import OPTIMIZER, Stored, distinct_spans
 from drsrobust.injection.words import WordView, as_integers
 from drsrobust.introspection.tensors import named_tensors, overlap, span, unwrapped
+from drsrobust.introspection.wrappers import check_module
 
 Span = tuple[int, int]  # first byte and end of a tensor's memory
 
@@ -155,6 +156,7 @@ def restore(model: nn.Module) -> int:
         >>> model.weight.item(), restore(model), model.weight.item()
         (-0.25, 1, 0.25)
     """
+    check_module(model)
     changes, errors = OPEN.of(model), []
     for change in reversed(changes):
         try:

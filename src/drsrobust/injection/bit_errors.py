@@ -5,19 +5,21 @@ from typing import Any
 
 import numpy as np
 
+from drsrobust._arguments import check_number, check_rate, check_whole
 from drsrobust._hashing import canonical_json
 from drsrobust.injection.address_space import AddressSpace
 from drsrobust.injection.critical_bits import (
     CriticalBits,
     Stratum,
     check_count,
+    check_critical_bits,
     count_strata,
     critical_masks,
     draw_count,
     mean_count,
 )
 from drsrobust.injection.error_map import ErrorMap
-from drsrobust.injection.error_models import ErrorModel, check_rate, check_whole, from_bits, from_rate, from_words
+from drsrobust.injection.error_models import ErrorModel, from_bits, from_rate, from_words
 from drsrobust.injection.number_formats import Bits, bit_set
 from drsrobust.statistics.strata import ALL
 
@@ -76,6 +78,8 @@ class BitFlip(_ChosenBits):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._set(ber=check_rate("ber", self.ber))
+        if self.critical_bits is not None:
+            check_critical_bits(self.critical_bits)
         if self.critical is None:
             self._set(critical_bits=None)
         else:
@@ -172,7 +176,7 @@ class FixedCount(_ChosenBits):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._set(k=check_whole("k", self.k, 0, "a whole number of errors"))
+        self._set(k=check_whole("k", self.k, 0))
 
     def expected_share(self, space: AddressSpace) -> float:
         """k over the number of eligible bits."""
@@ -208,9 +212,7 @@ class SingleBit(ErrorModel):
     bit: int
 
     def __post_init__(self) -> None:
-        if isinstance(self.bit, str):
-            raise ValueError(f"bit is {self.bit!r}; it must be an integer, 0 for the lowest bit")
-        self._set(bit=bit_set((self.bit,))[0])
+        self._set(bit=check_whole("bit", self.bit, 0, 63))
 
     def eligible(self, space: AddressSpace) -> AddressSpace:
         return space.only((self.bit,))
@@ -261,9 +263,8 @@ class StuckAt(_ChosenBits):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.value, bool) or self.value not in (0, 1):
-            raise ValueError(f"value is {self.value!r}; it must be 0 or 1")
-        self._set(value=int(self.value), rate=check_rate("rate", self.rate))
+        value = check_number("value", self.value, "0 or 1", lambda value: value in (0, 1))
+        self._set(value=int(value), rate=check_rate("rate", self.rate))
 
     def expected_share(self, space: AddressSpace) -> None:
         """None: it depends on how many bits hold the other value."""

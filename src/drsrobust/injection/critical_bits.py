@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from drsrobust._arguments import check_instance, check_whole, wrong
 from drsrobust.injection.address_space import AddressSpace, EligibleBits
 from drsrobust.injection.error_clock import uniform
 from drsrobust.injection.number_formats import TOP, Bits, bit_set
@@ -57,11 +58,9 @@ def check_count(count: int | str) -> int | str:
     """
     if isinstance(count, str) and (match := _AT_LEAST.fullmatch(count)):
         return f"{int(match[1])}+"
-    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 0:
-        raise ValueError(
-            f"critical is {count!r}; it must be a number of flips, 0 or more, or at least a number, as '3+'"
-        )
-    return int(count)
+    if isinstance(count, str):
+        raise wrong("critical", "a number of flips, 0 or more, or at least a number, as '3+'", count)
+    return check_whole("critical", count, 0)
 
 
 @dataclass(frozen=True)
@@ -80,9 +79,8 @@ class CriticalBits:
     table_rows: int = 100
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bits", bit_set(self.bits or ()))
-        if isinstance(self.table_rows, bool) or not isinstance(self.table_rows, int) or self.table_rows < 0:
-            raise ValueError(f"table_rows is {self.table_rows!r}; it must be a number of rows, 0 or more")
+        object.__setattr__(self, "bits", bit_set(() if self.bits is None else self.bits))
+        object.__setattr__(self, "table_rows", check_whole("table_rows", self.table_rows, 0))
 
     def among(self, eligible: AddressSpace) -> AddressSpace:
         """The critical ones of the bits that may flip.
@@ -105,6 +103,11 @@ class CriticalBits:
                 f"{self.table_rows} rows; sample plain maps, or pass other CriticalBits"
             )
         return AddressSpace(tensors, self.bits)
+
+
+def check_critical_bits(critical_bits: CriticalBits) -> None:
+    """Raises ArgumentError for something else."""
+    check_instance("critical_bits", critical_bits, CriticalBits, "a CriticalBits, as CriticalBits(table_rows=0)")
 
 
 def critical_masks(critical: AddressSpace, index: np.ndarray, error_map: Any) -> np.ndarray:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from drsrobust._arguments import check_seed, check_whole
 from drsrobust.injection.block_arrivals import BlockArrivals
 from drsrobust.injection.sequential_arrivals import PART, SequentialArrivals
 
@@ -37,12 +38,10 @@ class ErrorClock:
     """
 
     def __init__(self, n: int, *, seed: int, summand: int = 0, version: int = VERSION) -> None:
-        if n < 1:
-            raise ValueError(f"an error clock needs at least 1 place, got {n}")
-        check_seed(seed)
-        if version not in (1, 2):
+        n, summand = check_whole("n", n, 1), check_whole("summand", summand, 0, 2**32 - 1)
+        if not isinstance(version, int) or version not in (1, 2):
             raise ValueError(f"version is {version!r}; the error clock has versions 1 and 2")
-        self.n, self.seed, self.summand = n, int(seed), summand
+        self.n, self.seed, self.summand = n, check_seed(seed), summand
         self._sequential = SequentialArrivals(n, self.seed, summand)
         self._arrivals = BlockArrivals(n, self.seed, summand) if version == 2 else self._sequential
 
@@ -96,12 +95,6 @@ class ErrorClock:
     def stream(self, use: int) -> np.random.PCG64:
         """Raw words of a further use (`sequential_arrivals`), the same in both versions."""
         return self._sequential.stream(use)
-
-
-def check_seed(seed: int) -> None:
-    """Raises ValueError unless `seed` is an integer from 0 to 2**64 - 1."""
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**64:
-        raise ValueError(f"seed is {seed!r}; it must be an integer from 0 to 2**64 - 1")
 
 
 def uniform(raw: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
-from drsrobust._choices import unknown
+from drsrobust._choices import check_choice
 from drsrobust._files import expanded, new_file
 from drsrobust._html import facts
 from drsrobust.injection.apply import AppliedMap, apply_for_good
@@ -211,8 +211,7 @@ class ErrorMap:
         """
         import pandas as pd
 
-        if by not in _BY:
-            raise unknown("way to count", by, _BY)
+        check_choice("way to count", by, _BY)
         if by in ("bit", "field"):
             counts: dict[Any, int] = {}
             for index, entries in self.by_tensor():

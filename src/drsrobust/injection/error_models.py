@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from drsrobust._arguments import check_instance, check_items
 from drsrobust._hashing import canonical_json
 from drsrobust.injection.address_space import AddressSpace
 from drsrobust.injection.critical_bits import (
@@ -254,28 +255,6 @@ def draw_words(
     return *space.locate_words(position), raw, {"n_sites": clock.n, "n_events": len(position)}
 
 
-def check_rate(name: str, rate: float) -> float:
-    """The rate as a Python float.
-
-    Raises:
-        ValueError: not a number in [0, 1].
-    """
-    if isinstance(rate, bool) or not isinstance(rate, int | float | np.number) or not 0 <= rate <= 1:
-        raise ValueError(f"{name} is {rate!r}; it must be a number from 0 to 1")
-    return float(rate)
-
-
-def check_whole(name: str, value: int, least: int, kind: str) -> int:
-    """A setting as a Python int.
-
-    Raises:
-        ValueError: not a whole number from `least` up; the message calls it a `kind`.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise ValueError(f"{name} is {value!r}; it must be {kind}, {least} or more")
-    return int(value)
-
-
 @dataclass(frozen=True)
 class Sum(ErrorModel):
     """Several error models at once, made by `a + b`: a bit is wrong if one or more of them hit it.
@@ -294,10 +273,9 @@ class Sum(ErrorModel):
     parts: tuple[ErrorModel, ...]
 
     def __post_init__(self) -> None:
-        for part in self.parts:
-            if not isinstance(part, ErrorModel):
-                raise TypeError(f"each part of a sum must be an error model, got {part!r}")
-        summands = [summand for part in self.parts for summand in part.summands()]
+        parts = check_items("parts", self.parts, "a tuple of error models")
+        parts = [check_instance("each part of a sum", part, ErrorModel, "an error model") for part in parts]
+        summands = [summand for part in parts for summand in part.summands()]
         if not summands:
             raise ValueError("a sum needs at least 1 error model, got 0")
         self._set(parts=tuple(sorted(summands, key=drawing_order)))

@@ -6,19 +6,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from drsrobust._arguments import check_number, check_rate, check_whole
 from drsrobust._hashing import canonical_json
 from drsrobust.injection.address_space import AddressSpace
 from drsrobust.injection.error_clock import scaled, uniform
 from drsrobust.injection.error_map import ErrorMap
 from drsrobust.injection.error_models import (
     ErrorModel,
-    check_rate,
-    check_whole,
     draw_words,
     from_bits,
     from_words,
 )
 from drsrobust.injection.words import INTEGER_OF_BYTES
+
+_WIDEST = 64  # bits of a word
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class MultiBit(ErrorModel):
     bits_per_word: int
 
     def __post_init__(self) -> None:
-        bits_per_word = check_whole("bits_per_word", self.bits_per_word, 1, "a number of bits")
+        bits_per_word = check_whole("bits_per_word", self.bits_per_word, 1, _WIDEST)
         self._set(rate=check_rate("rate", self.rate), bits_per_word=bits_per_word)
 
     def expected_share(self, space: AddressSpace) -> float:
@@ -123,8 +124,7 @@ class RandomValue(ErrorModel):
         self._set(rate=check_rate("rate", self.rate))
         for name in ("low", "high"):
             value = getattr(self, name)
-            if not _is_finite(value):
-                raise ValueError(f"{name} is {value!r}; it must be a finite number")
+            check_number(name, value)
             # Whole numbers become int, whatever type they had, so that equal models have one canonical form.
             self._set(**{name: int(value) if value == int(value) else float(value)})
         if not self.low < self.high:
@@ -183,16 +183,6 @@ class RandomValue(ErrorModel):
         return integers.view(f"uint{8 * dtype.itemsize}").astype(np.uint64)
 
 
-def _is_finite(value: object) -> bool:
-    """Whether a value is a finite number that a float64 can hold."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
-
-
 @dataclass(frozen=True)
 class Burst(ErrorModel):
     """From every eligible bit a burst starts with probability `rate`, independently, and flips `length` eligible bits from
@@ -214,7 +204,7 @@ class Burst(ErrorModel):
     length: int
 
     def __post_init__(self) -> None:
-        length = check_whole("length", self.length, 1, "a number of bits")
+        length = check_whole("length", self.length, 1)
         self._set(rate=check_rate("rate", self.rate), length=length)
 
     def expected_share(self, space: AddressSpace) -> float:
@@ -258,7 +248,7 @@ class RowError(ErrorModel):
 
     def __post_init__(self) -> None:
         self._set(rate=check_rate("rate", self.rate), density=check_rate("density", self.density))
-        self._set(row_bytes=check_whole("row_bytes", self.row_bytes, 8, "a number of bytes"))
+        self._set(row_bytes=check_whole("row_bytes", self.row_bytes, 8))
         if self.row_bytes % 8:
             raise ValueError(f"row_bytes is {self.row_bytes}; it must be a multiple of 8")
 

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 from torch import nn
 
+from drsrobust._arguments import check_instance, check_items, check_seed, wrong
 from drsrobust.injection.address_space import AddressSpace, TargetTensor, union_bits
 from drsrobust.injection.apply import OPEN, AppliedMap
-from drsrobust.injection.error_clock import check_seed
 from drsrobust.injection.error_map import ErrorMap, union
 from drsrobust.injection.error_models import ErrorModel, drawing_order, equal_before
 from drsrobust.injection.stored import Stored, stored
@@ -76,6 +76,8 @@ def inject(
         147 of 4160 words are wrong
     """
     pairs = [(error_model, target)] if isinstance(error_model, ErrorModel) else _checked_pairs(error_model, target)
+    if mitigation is not None and (isinstance(mitigation, type) or not hasattr(mitigation, "screen")):
+        raise wrong("mitigation", "a mitigation, as ECC(), or None", mitigation)
     injection = Injection(model, pairs, seed=seed, components=components)
     if mitigation is not None:
         screened = mitigation.screen(injection.error_map, injection.space, seed=injection.error_map.seed)
@@ -96,13 +98,13 @@ def inject(
 
 
 def _checked_pairs(pairs: object, target: object) -> list[Pair]:
-    if not isinstance(pairs, Sequence) or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
-        raise TypeError(
-            f"error_model is {pairs!r}; it must be an error model, as BitFlip(ber=1e-6), or a list of (error model, target)"
-        )
+    right = "an error model, as BitFlip(ber=1e-6), or a list of (error model, target)"
+    listed = check_items("error_model", pairs, right)
+    if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in listed):
+        raise wrong("error_model", right, pairs)
     if target != "all":
         raise ValueError(f"pass targets in the pairs or by target=, not both; target is {target!r}")
-    return list(pairs)
+    return listed
 
 
 class Injection:
@@ -131,12 +133,15 @@ class Injection:
         seed: int,
         components: Mapping[str, str] | None = None,
     ) -> None:
+        right = "a list of (error model, target)"
+        pairs = check_items("pairs", pairs, right)
+        if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
+            raise wrong("pairs", right, pairs)
         if not pairs:
             raise ValueError("no (error model, target) pair was given")
         resolved, n_transient = [], 0
         for error_model, target in pairs:
-            if not isinstance(error_model, ErrorModel):
-                raise TypeError(f"error_model is {error_model!r}; it must be an error model, as BitFlip(ber=1e-6)")
+            check_instance("error_model", error_model, ErrorModel, "an error model, as BitFlip(ber=1e-6)")
             if isinstance(target, AddressSpace):
                 _check_space(target, model)
             elif isinstance(target, Transient):

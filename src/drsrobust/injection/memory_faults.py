@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from drsrobust._arguments import check_instance, check_rate, check_seed, check_whole
 from drsrobust._choices import check_choice
 from drsrobust._hashing import canonical_json
 from drsrobust.injection.address_space import AddressSpace, TargetTensor
-from drsrobust.injection.critical_bits import CriticalBits, Stratum
-from drsrobust.injection.error_clock import check_seed
+from drsrobust.injection.critical_bits import CriticalBits, Stratum, check_critical_bits
 from drsrobust.injection.error_map import ErrorMap
-from drsrobust.injection.error_models import ErrorModel, check_rate, from_sorted_words, from_words
+from drsrobust.injection.error_models import ErrorModel, from_sorted_words, from_words
 from drsrobust.injection.memory_map import (
     CHECK_BITS,
     CHIP_BITS,
@@ -99,27 +99,30 @@ class MemoryFault(ErrorModel):
     def __post_init__(self) -> None:
         if self.mode is not None:
             check_choice("mode", self.mode, MODES)
-        if not isinstance(self.geometry, Geometry):
-            raise TypeError(f"geometry is {self.geometry!r}; it must be a Geometry, as Geometry(mapping='spread')")
+        check_instance("geometry", self.geometry, Geometry, "a Geometry, as Geometry(mapping='spread')")
         if self.chips is not None:
             chips = list(self.chips) if isinstance(self.chips, Iterable) else [self.chips]
-            if not chips or any(chip not in range(CHIPS) or isinstance(chip, bool) for chip in chips):
+            if not chips:
                 raise ValueError(f"chips is {self.chips!r}; it must be one or more of 0 to {CHIPS - 1}")
-            self._set(chips=tuple(sorted({int(chip) for chip in chips})))
-        if self.lines not in range(1, CHIP_BITS + 1):
-            raise ValueError(f"lines is {self.lines!r}; it must be 1 to {CHIP_BITS}")
-        fit = fits_by_mode(FIT if self.fit is None else dict(self.fit) if isinstance(self.fit, tuple) else self.fit)
+            self._set(chips=tuple(sorted({check_whole("each of chips", chip, 0, CHIPS - 1) for chip in chips})))
+        self._set(lines=check_whole("lines", self.lines, 1, CHIP_BITS))
+        given = FIT if self.fit is None else self.fit
+        if isinstance(given, tuple) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in given):
+            given = dict(given)  # as it is kept
+        fit = fits_by_mode(given, "fit")
         self._set(fit=tuple((mode, fit[mode]) for mode in MODES if mode in fit))
         self._set(density=check_rate("density", self.density))
         if not sum(rates.total for mode, rates in self.fit if self.mode in (None, mode)):
             raise ValueError(f"fit has no rate above 0 of {self.mode or 'any mode'}")
+        if self.critical_bits is not None:
+            check_critical_bits(self.critical_bits)
         if self.critical is None:
             self._set(critical_bits=None)
         else:
             self._check_critical()
 
     def _check_critical(self) -> None:
-        if isinstance(self.critical, bool) or self.critical not in (0, "1+"):
+        if type(self.critical) not in (int, str) or self.critical not in (0, "1+"):
             raise ValueError(f"critical is {self.critical!r}; it must be 0 or '1+', the critical bits of one fault")
         if self.mode not in SMALL_MODES:
             raise ValueError(f"critical={self.critical!r} is for faults of mode 'bit' or 'word', not {self.mode!r}")

@@ -11,9 +11,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from drsrobust._arguments import check_whole
 from drsrobust._choices import check_choice
 from drsrobust.injection.address_space import AddressSpace
-from drsrobust.injection.error_models import check_whole
 
 WORD, LINE = 64, 8  # bits of a memory word; words of a line of 64 bytes
 DATA_CHIPS, CHIPS, CHIP_BITS = 16, 18, 4
@@ -45,7 +45,7 @@ class Geometry:
 
     def __post_init__(self) -> None:
         for name in ("ranks", "banks", "rows", "columns"):
-            check_whole(name, getattr(self, name), 1, "a number of them")
+            object.__setattr__(self, name, check_whole(name, getattr(self, name), 1))
         check_choice("mapping", self.mapping, MAPS)
         if self.mapping == "spread" and self.columns % LINE:
             raise ValueError(f"columns is {self.columns}; with mapping='spread' it must be a multiple of {LINE}")

@@ -12,6 +12,7 @@ from functools import cache
 import numpy as np
 import torch
 
+from drsrobust._arguments import check_items, check_whole
 from drsrobust._choices import unknown
 
 # dtype -> bits of the mantissa; exponent and a sign bit lie above them.
@@ -165,17 +166,16 @@ def bit_set(bits: Bits | Iterable[int | str]) -> tuple[int | str, ...] | None:
     """
     if bits is None:
         return None
-    if not isinstance(bits, str | Iterable):
-        raise ValueError(f"bits are {bits!r}; they must be a field as 'exponent', or a tuple of bit numbers and fields")
-    bits = (bits,) if isinstance(bits, str) else tuple(bits)
+    bits = check_items("bits", bits, "a field, as 'exponent', or a tuple of bit numbers and fields", str)
     names = sorted({bit for bit in bits if isinstance(bit, str)})
     numbers = [bit for bit in bits if not isinstance(bit, str)]
-    if not bits or any(isinstance(bit, bool) or not isinstance(bit, int | np.integer) for bit in numbers):
+    if not bits:
         raise ValueError(f"bits are {bits!r}; they must be one or more integers, 0 for the lowest bit, or fields")
+    numbers = {check_whole("each of bits", bit) for bit in numbers}
     for name in names:
         if name not in (*FIELDS, TOP):
             raise unknown("field of a number format", name, (*FIELDS, TOP))
-    return (*sorted({int(bit) for bit in numbers}), *names)
+    return (*sorted(numbers), *names)
 
 
 _LOW = 4  # exponent bits that scale by 2, 4, 16 and 256

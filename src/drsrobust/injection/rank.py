@@ -7,6 +7,7 @@ from math import gcd
 import numpy as np
 from torch import nn
 
+from drsrobust._arguments import check_whole
 from drsrobust.injection.stored import Memory
 from drsrobust.injection.targets import Chosen, RowParts, Target, TargetLike, as_target, in_parts
 from drsrobust.introspection.ranks import ranks
@@ -32,6 +33,10 @@ class Rank(Target):
     rank: int
     within: TargetLike = "all"
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rank", check_whole("rank", self.rank, 0))
+        as_target(self.within, "within")  # raises
+
     def __str__(self) -> str:
         within = "" if str(self.within) == "all" else f", within={self.within}"
         return f"Rank({self.rank}{within})"
@@ -45,7 +50,7 @@ class Rank(Target):
             raise ValueError(
                 f"target {self}: the model is not sharded over ranks (TorchRec's DistributedModelParallel)"
             )
-        if isinstance(self.rank, bool) or not isinstance(self.rank, int) or not 0 <= self.rank < ranks():
+        if self.rank >= ranks():
             raise ValueError(f"target {self}: rank is {self.rank!r}; it must be from 0 to {ranks() - 1}")
         held: Chosen = {}
         for name, rows in as_target(self.within).choose(model, memory).items():

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from drsrobust._arguments import check_number, check_rate, check_text, wrong
 from drsrobust._choices import unknown
 from drsrobust.injection.stored import Memory
 from drsrobust.injection.targets import Chosen, Target
@@ -40,6 +41,17 @@ class Rows(Target):
     order: str | None = field(default=None, init=False, repr=False)  # "hot", "cold" or "quantile"; None: listed rows
     share: float | None = field(default=None, init=False, repr=False)  # of all rows of the table
 
+    def __post_init__(self) -> None:
+        check_text("table", self.table, "the name of a table, or a glob")
+        if isinstance(self.rows, slice | _Ranked):
+            return
+        try:
+            rows = np.asarray(self.rows)
+        except ValueError:  # lists of different lengths
+            rows = np.empty((0, 0))
+        if rows.ndim != 1 or not rows.size or (rows.dtype != bool and not np.issubdtype(rows.dtype, np.integer)):
+            raise wrong("rows", "row numbers, a mask or a slice", self.rows)
+
     @classmethod
     def hot(cls, table: str, split: Any, share: float) -> "Rows":
         """The most read `share` of a table's rows (at least one).
@@ -49,17 +61,20 @@ class Rows(Target):
             split: the rows of data whose reads are counted: `split.sparse[feature]` are (values, lengths).
             share: 0 < share <= 1, of all rows of the table; of rows read equally often the lower number goes first.
         """
+        share = _checked_share("share", share)
         return cls._ranked(table, split, 0.0, share, "hot", f"hot {share:g}", share)
 
     @classmethod
     def cold(cls, table: str, split: Any, share: float) -> "Rows":
         """The least read `share` of a table's rows (at least one), unread ones included. Arguments as in `hot`."""
+        share = _checked_share("share", share)
         return cls._ranked(table, split, 1 - share, 1.0, "cold", f"cold {share:g}", share)
 
     @classmethod
     def quantile(cls, table: str, split: Any, low: float, high: float) -> "Rows":
         """The rows from share `low` to share `high` of the table, ordered from the most to the least read; of rows read
         equally often the lower number goes first. Adjacent shares partition the rows; an empty one is refused."""
+        low, high = check_rate("low", low), check_rate("high", high)
         return cls._ranked(table, split, low, high, "quantile", f"quantile {low:g} to {high:g}", high - low)
 
     @classmethod
@@ -67,7 +82,7 @@ class Rows(Target):
         if not 0 <= low < high <= 1:
             raise ValueError(f"shares of a table's rows must satisfy 0 <= low < high <= 1, got {low} and {high}")
         if not isinstance(getattr(split, "sparse", None), Mapping):
-            raise TypeError(f"split is a {type(split).__name__}; it must be a Split, as data.train")
+            raise wrong("split", "a Split, as data.train", split)
         rows = cls(table, _Ranked(split, low, high))
         label = f"{label} of {getattr(split, 'fingerprint', '')[:12]}"
         for name, value in (("label", label), ("order", order), ("share", share)):
@@ -89,7 +104,7 @@ class Rows(Target):
         rows = np.asarray(self.rows)
         if rows.dtype == bool and rows.shape == (n,):
             rows = np.flatnonzero(rows)
-        if rows.ndim != 1 or rows.size == 0 or not np.issubdtype(rows.dtype, np.integer):
+        if rows.dtype == bool or not rows.size:
             raise ValueError(f"rows of {name} are {self.rows!r}; they must be row numbers, a mask [{n}] or a slice")
         if rows.min() < 0 or rows.max() >= n:
             wrong = rows[(rows < 0) | (rows >= n)][0]
@@ -122,6 +137,10 @@ class _Ranked:
         if first == last:
             raise ValueError(f"no row of {name} lies between share {self.low:g} and {self.high:g} of its {n}")
         return np.sort(order[first:last])
+
+
+def _checked_share(name: str, share: float) -> float:
+    return check_number(name, share, "a number over 0, at most 1", lambda share: 0 < share <= 1)
 
 
 def _row_text(rows: Any) -> str:

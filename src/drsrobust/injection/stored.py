@@ -80,11 +80,9 @@ def stored(model: nn.Module, optimizer: Any = None, components: Mapping[str, str
     """Parameters, buffers and, of an optimizer, the states of the model's parameters (`optimizer.<parameter>.<state>`).
 
     Raises:
-        TypeError: `model` is not a module.
+        ArgumentError: `model` is not a module.
         ValueError: as `listed`, or an optimizer's state of a sharded model.
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model is a {type(model).__name__}; it must be a torch.nn.Module")
     entries = listed(model)
     component = component_of(model, components, entries)
     memory = Memory()

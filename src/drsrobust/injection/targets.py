@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from drsrobust._arguments import check_text, wrong
 from drsrobust.injection.address_space import AddressSpace, TargetTensor
 from drsrobust.injection.hidden_words import warn_of_hidden_words
 from drsrobust.injection.stored import OPTIMIZER, Memory, check, distinct_spans, hittable, optimizer_states, stored
@@ -121,8 +122,8 @@ def resolve(model: nn.Module, target: TargetLike = "all", components: Mapping[st
     return as_target(target).resolve(model, components)
 
 
-def as_target(target: TargetLike) -> Target:
-    """A target from a string or a list of targets; a `Target` is returned as it is.
+def as_target(target: TargetLike, name: str = "target") -> Target:
+    """A target from a string or a list of targets; a `Target` is returned as it is. `name` is the argument's, for the message.
 
     Raises:
         ValueError: anything else.
@@ -133,9 +134,10 @@ def as_target(target: TargetLike) -> Target:
         return target
     if isinstance(target, list | tuple) and target:
         return as_target(target[0]) if len(target) == 1 else Union(tuple(map(as_target, target)))
-    raise ValueError(
-        f"target is {target!r}; it must be 'all', 'everything', a component, a module, a glob on tensor names, a target as "
-        "Rows(...) or a list of these"
+    raise wrong(
+        name,
+        "'all', 'everything', a component, a module, a glob on tensor names, a target as Rows(...) or a list of these",
+        target,
     )
 
 
@@ -215,8 +217,9 @@ class Dtype(Target):
     def __post_init__(self) -> None:
         dtype = getattr(torch, self.dtype, None) if isinstance(self.dtype, str) else self.dtype
         if not isinstance(dtype, torch.dtype):
-            raise ValueError(f"dtype is {self.dtype!r}; it must be a torch.dtype or its name, as 'float16'")
+            raise wrong("dtype", "a torch.dtype or its name, as 'float16'", self.dtype)
         object.__setattr__(self, "dtype", dtype)
+        as_target(self.within, "within")  # raises
 
     def __str__(self) -> str:
         within = "" if str(self.within) == "everything" else f", within={self.within}"
@@ -250,6 +253,11 @@ class OptimizerState(Target):
 
     optimizer: Any = field(default=None, repr=False)
     glob: str = "*"
+
+    def __post_init__(self) -> None:
+        check_text("glob", self.glob, "a glob on names, as '*.exp_avg'")
+        if self.optimizer is not None and not isinstance(getattr(self.optimizer, "state", None), Mapping):
+            raise wrong("optimizer", "a torch.optim.Optimizer or one of TorchRec's", self.optimizer)
 
     def __str__(self) -> str:
         return f"OptimizerState({self.glob})"

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from drsrobust._arguments import check_text
 from drsrobust._choices import check_choice
 from drsrobust.injection.address_space import AddressSpace, TargetTensor
 from drsrobust.injection.apply import OPEN, Change
@@ -350,8 +351,7 @@ class Gradients(Transient):
 
 
 def _check_glob(glob: str) -> None:
-    if not isinstance(glob, str):
-        raise ValueError(f"glob is {glob!r}; it must be a name or a glob, as 'over_arch.*'")
+    check_text("glob", glob, "a name or a glob, as 'over_arch.*'")
 
 
 def _per(per: str) -> str:

@@ -16,9 +16,10 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from drsrobust._arguments import check_instance, check_text
 from drsrobust.introspection.embedding_modules import QuantizedTable, quantized_tables
 from drsrobust.introspection.sharded import ShardedTable, refuse_unsupported, sharded_tables
-from drsrobust.introspection.wrappers import named_modules, unwrapped
+from drsrobust.introspection.wrappers import check_module, named_modules, unwrapped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,8 +76,10 @@ def listed(model: nn.Module) -> list[TensorEntry]:
     Tensors that share all of their memory are listed once. FBGEMM's bookkeeping buffers are not listed.
 
     Raises:
+        ArgumentError: no module.
         ValueError: as `refuse_unsupported` and `sharded_tables`.
     """
+    check_module(model)
     refuse_unsupported(model)
     modules = named_modules(model, repeats=True)
     tables = {table.name: table for table in quantized_tables(modules)}
@@ -190,7 +193,10 @@ def component_of(
     everything = listed(model) if everything is None else everything
     names = [name for entry in everything for name in (entry.name, *entry.aliases)]
     by_name: dict[str, str] = {}
-    for component, pattern in (components or {}).items():
+    components = {} if components is None else components
+    check_instance("components", components, Mapping, "a dictionary from components to globs on tensor names")
+    for component, pattern in components.items():
+        check_text("each glob of components", pattern, "a glob on tensor names")
         matches = [name for name in names if fnmatchcase(name, pattern)]
         if not matches:
             raise ValueError(f"component {component!r}: no tensor matches {pattern!r}; there are: {', '.join(names)}")

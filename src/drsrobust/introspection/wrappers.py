@@ -7,9 +7,16 @@ from typing import Any
 import torch
 from torch import nn
 
+from drsrobust._arguments import check_instance
+
 # Attributes in which wrappers (torch.compile, TorchRec's DistributedModelParallel, FSDP, checkpointing) keep the module they
 # wrap. Names leave them out, so that a tensor has one name whether its model is wrapped or not.
 _WRAPPERS = {"_orig_mod", "_dmp_wrapped_module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+
+
+def check_module(model: object, name: str = "model") -> None:
+    """Raises ArgumentError for what is no module."""
+    check_instance(name, model, nn.Module, "a torch.nn.Module")
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

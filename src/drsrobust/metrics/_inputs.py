@@ -1,8 +1,8 @@
 """Checks of the inputs of metrics: labels, scores, users and settings."""
 
-import operator
-
 import numpy as np
+
+from drsrobust._arguments import check_number, check_whole
 
 BLOCK = 1 << 18  # rows that are computed at once, so that memory holds few copies of all
 
@@ -47,21 +47,13 @@ def checked_users(users: np.ndarray) -> np.ndarray:
 
 
 def checked_k(k: int) -> int:
-    """The length of a list; raises ValueError unless it is a whole number of at least 1."""
-    try:
-        number = operator.index(k)
-    except TypeError:
-        number = 0
-    if number < 1:
-        raise ValueError(f"k is {k!r}; the length of a list must be a whole number, 1 or more")
-    return number
+    """The length of a list; raises ArgumentError unless it is a whole number of at least 1."""
+    return check_whole("k", k, 1)
 
 
 def checked_prior(prior: float) -> float:
     """A click rate; raises ValueError outside [0, 1]."""
-    if not 0 <= prior <= 1:
-        raise ValueError(f"prior is {prior}; it must be a click rate, in [0, 1]")
-    return float(prior)
+    return check_number("prior", prior, "a click rate, in [0, 1]", lambda prior: 0 <= prior <= 1)
 
 
 def checked_rows(changed: np.ndarray) -> np.ndarray:

@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 
+from drsrobust._arguments import check_number
 from drsrobust.metrics._inputs import columns
 
 THRESHOLD = 0.5
@@ -89,8 +90,7 @@ def cut(threshold: float) -> np.float64:
     Raises:
         ValueError: another number.
     """
-    if not 0 < threshold < 1:
-        raise ValueError(f"threshold is {threshold}; it must be a probability between 0 and 1, both excluded")
+    checked_threshold(threshold)
     return np.float64(math.log(threshold) - math.log1p(-threshold))
 
 
@@ -100,9 +100,17 @@ def checked_epsilon(epsilon: float) -> float:
     Raises:
         ValueError: another number.
     """
-    if not 0 <= epsilon < math.inf:
-        raise ValueError(f"epsilon is {epsilon}; it must be a finite distance in logits, 0 or more")
-    return float(epsilon)
+    return check_number("epsilon", epsilon, "a finite distance in logits, 0 or more", lambda epsilon: epsilon >= 0)
+
+
+def checked_threshold(threshold: float) -> float:
+    """A probability over which the decision is a click.
+
+    Raises:
+        ArgumentError: another number.
+    """
+    right = "a probability between 0 and 1, both excluded"
+    return check_number("threshold", threshold, right, lambda threshold: 0 < threshold < 1)
 
 
 def is_flipped(scores: np.ndarray, golden: np.ndarray, at: np.floating, *, nan_wrong: bool = True) -> np.ndarray:
@@ -144,8 +152,8 @@ def deviated(scores: np.ndarray, golden: np.ndarray, threshold: float) -> float:
         >>> deviated(np.array([1.0, 1.02, np.inf, np.nan]), np.array([1.0, 1.0, 1.0, 1.0]), threshold=0.01)
         0.75
     """
-    if not 0 <= threshold < np.inf:
-        raise ValueError(f"threshold is {threshold}; it must be a finite share of the golden score, 0 or more")
+    right = "a finite share of the golden score, 0 or more"
+    threshold = check_number("threshold", threshold, right, lambda threshold: threshold >= 0)
     return _share(is_deviated(*columns(scores=scores, golden=golden), threshold))
 
 

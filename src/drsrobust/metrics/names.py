@@ -25,7 +25,7 @@ def split_name(name: str, names: Sequence[str] = NAMES) -> tuple[str, int | None
         (('ndcg', 10), ('ndcg', None))
     """
     base, at, length = name.partition("@") if isinstance(name, str) else (name, "", "")
-    if base not in names:
+    if not isinstance(base, str) or base not in names:
         raise unknown("metric", base, names)
     if not at:
         return base, None

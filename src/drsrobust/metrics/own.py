@@ -125,7 +125,7 @@ class OwnMetric:
             value = result.item() if callable(getattr(result, "item", None)) else result  # of an array or a tensor
             if not isinstance(value, str | bytes):
                 return float(value)
-        except (TypeError, ValueError, RuntimeError):
+        except (TypeError, ValueError, RuntimeError, OverflowError):
             pass
         shape = f" of shape {list(result.shape)}" if hasattr(result, "shape") else ""
         raise TypeError(f"metric {self.name!r} gave a {type(result).__name__}{shape}; it must give a float")

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from drsrobust._arguments import check_instance, check_items
 from drsrobust._hashing import digest
 from drsrobust.injection import AddressSpace, ErrorMap
 
@@ -288,6 +289,10 @@ class Composed(Mitigation):
     """
 
     def __init__(self, parts: Sequence[Mitigation]) -> None:
+        parts = [
+            check_instance("each of parts", part, Mitigation, "a mitigation")
+            for part in check_items("parts", parts, "a list of mitigations")
+        ]
         self.parts = tuple(leaf for part in parts for leaf in (part.parts if isinstance(part, Composed) else (part,)))
         self.name = " + ".join(part.name for part in self.parts)
         self.ordered = any(part.ordered for part in self.parts)

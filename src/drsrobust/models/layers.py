@@ -4,14 +4,12 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from math import isfinite
-from numbers import Integral, Real
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import nn
 
+from drsrobust._arguments import check_items, check_number, check_whole, wrong
 from drsrobust.data.dataset import Schema
 from drsrobust.introspection.embedding_modules import table_names, torchrec
 
@@ -22,28 +20,21 @@ LARGEST_TABLE = 16 << 30  # bytes: a larger one is mostly of ids that are no row
 
 
 def check_sizes(**sizes: object) -> None:
-    """Raises ValueError unless `*_mlp` is one or more widths, `dropout` is in [0, 1), `std` is positive, and every other size
-    is a whole number from 1."""
+    """Raises ArgumentError unless `*_mlp` is one or more widths, `dropout` is in [0, 1), `std` is positive, and every other
+    size is a whole number from 1."""
     for name, value in sizes.items():
         if name.endswith("_mlp"):
-            good = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) and len(value)
-            good, right = good and all(map(_counts, value)), "one or more layer widths, each a whole number from 1"
+            right = "one or more layer widths, each a whole number from 1"
+            if not (widths := check_items(name, value, right)):
+                raise wrong(name, right, value)
+            for width in widths:
+                check_whole(f"each width of {name}", width, 1)
         elif name == "dropout":
-            good, right = _real(value) and 0 <= value < 1, "in [0, 1)"
+            check_number(name, value, "in [0, 1)", lambda dropout: 0 <= dropout < 1)
         elif name == "std":
-            good, right = _real(value) and value > 0, "over 0"
+            check_number(name, value, "over 0", lambda std: std > 0)
         else:
-            good, right = _counts(value), "a whole number from 1"
-        if not good:
-            raise ValueError(f"{name} must be {right}, got {value!r}")
-
-
-def _counts(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and value >= 1
-
-
-def _real(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
+            check_whole(name, value, 1)
 
 
 @contextmanager

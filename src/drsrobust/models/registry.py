@@ -4,7 +4,8 @@ from importlib import import_module
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from drsrobust._choices import unknown
+from drsrobust._arguments import check_instance
+from drsrobust._choices import check_choice, unknown
 from drsrobust.introspection.wrappers import unwrapped
 
 if TYPE_CHECKING:
@@ -40,7 +41,10 @@ def build_model(name: str, schema: "Schema", **sizes: Any) -> "nn.Module":
     Raises:
         ValueError: an unknown name, an unknown size, or an invalid size.
     """
+    from drsrobust.data.dataset import Schema
+
     entry = _entry(name)
+    check_instance("schema", schema, Schema, "a Schema, as data.schema")
     model = getattr(import_module(entry.module), entry.attribute)
     keywords = [size.name for size in signature(model).parameters.values() if size.kind == Parameter.KEYWORD_ONLY]
     for size in sizes:
@@ -78,6 +82,5 @@ def model_name(model: "nn.Module") -> str:
 
 
 def _entry(name: str) -> Entry:
-    if name not in MODELS:
-        raise unknown("model", name, MODELS)
+    check_choice("model", name, MODELS)
     return MODELS[name]

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from drsrobust._arguments import check_function, check_whole, wrong
 from drsrobust._choices import check_choice
 from drsrobust.data import Split
 from drsrobust.introspection.calling import Forward, call
@@ -47,8 +48,8 @@ class PaddedBatches(Sequence["Batch"]):
     """
 
     def __init__(self, split: Split, size: int = BATCH, rows: np.ndarray | None = None) -> None:
-        if size < 64 or size % 32:
-            raise ValueError(f"batch size must be a multiple of 32, from 64 up, got {size}")
+        if check_whole("batch size", size) < 64 or size % 32:
+            raise wrong("batch size", "a multiple of 32, from 64 up", size)
         self._split, self._size, self._rows = split, size, rows
         self._n = len(split) if rows is None else len(rows)
         self._replaced: dict[int, Batch] = {}
@@ -103,6 +104,8 @@ class Scoring:
     tasks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.forward is not None:
+            check_function("forward", self.forward, "a function, forward(model, batch)")
         check_choice("output", self.output, OUTPUTS)
         check_choice("task", self.task, TASKS)
 

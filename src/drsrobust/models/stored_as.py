@@ -17,7 +17,7 @@ from drsrobust._choices import check_choice
 from drsrobust.introspection.embedding_modules import output_names, torchrec
 from drsrobust.introspection.sharded import is_sharded
 from drsrobust.introspection.tensors import listed
-from drsrobust.introspection.wrappers import is_compiled, named_modules
+from drsrobust.introspection.wrappers import check_module, is_compiled, named_modules
 
 DENSE = {
     "fp32": torch.float32,
@@ -70,6 +70,11 @@ def stored_as(
         >>> bool((narrow.weight - layer.weight).abs().max() <= layer.weight.abs().max() / 256)
         True
     """
+    check_module(model)
+    if dense is None and tables is None:
+        raise ValueError(
+            "pass dense= or tables=, a number format, as dense='bf16'; without one nothing would be stored in it"
+        )
     if dense is not None:
         check_choice("dense format", dense, DENSE)
     if tables is not None:

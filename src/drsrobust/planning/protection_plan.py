@@ -2,24 +2,30 @@
 
 import hashlib
 import json
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import nn
 
+from drsrobust._arguments import (
+    check_instance,
+    check_items,
+    check_number,
+    check_seed,
+    check_truth,
+    check_whole,
+)
 from drsrobust._choices import check_choice
 from drsrobust._files import expanded, new_file
 from drsrobust.campaign import Campaign
+from drsrobust.data import Split
 from drsrobust.evaluation import Evaluator
-from drsrobust.injection import ErrorModel, Target, resolve
+from drsrobust.injection import ErrorModel, Target, as_target, resolve
 from drsrobust.injection.critical_bits import SPREAD
-from drsrobust.injection.error_models import check_whole
 from drsrobust.mitigation import Composed, Mitigation
 from drsrobust.models import padded_batches, state_digest
 from drsrobust.planning.choice import Choice, InfeasibleBudget, cheapest, choose
@@ -441,12 +447,17 @@ def plan(
     import pandas as pd
 
     check_choice("additive", additive, ADDITIVE)
-    check_whole("trials", trials, 2, "a number of error maps")
+    trials, seed, robust = check_whole("trials", trials, 2), check_seed(seed), check_truth("robust", robust)
     _check_budgets(budget_bits, budget_time)
-    if not isinstance(errors, ErrorModel):
-        raise TypeError(f"errors is {errors!r}; it must be one error model, as BitFlip(1e-6)")
-    if not isinstance(candidates, Iterable) or not all(isinstance(entry, Mitigation) for entry in candidates):
-        raise TypeError(f"candidates is {candidates!r}; it must be a list of mitigations")
+    check_instance("errors", errors, ErrorModel, "one error model, as BitFlip(1e-6)")
+    candidates = check_items("candidates", candidates, "a list of mitigations")
+    for candidate in candidates:
+        check_instance("each of candidates", candidate, Mitigation, "a mitigation")
+    check_instance("rows", rows, Split, "a Split, as data.valid")
+    if required is not None:
+        as_target(required, "required")  # raises
+    if costs is not None:
+        check_instance("costs", costs, pd.DataFrame, "the costs of an earlier plan, as plan.costs")
     names = [candidate.name for candidate in candidates]
     if len({NONE, *names}) <= len(names):
         raise ValueError(f"candidates must have names of their own, got {', '.join(names)}; set .name")
@@ -486,8 +497,7 @@ def plan(
 
 def _check_budgets(*budgets: float) -> None:
     for name, value in zip(_BUDGETS, budgets, strict=True):
-        if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < math.inf:
-            raise ValueError(f"{name} must be a share, 0 or more, as 0.05 for 5 %, got {value!r}")
+        check_number(name, value, "a share, 0 or more, as 0.05 for 5 %", lambda share: share >= 0)
 
 
 def _sha256(header: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
+from drsrobust._arguments import check_instance
 from drsrobust._files import expanded, new_file
 from drsrobust.plots import read_words
 
@@ -38,8 +39,10 @@ def write(
         ValueError: no trial is finished, or a campaign of rankings has no metrics.
         FileExistsError: the folder holds a file of such a name that is not as a report left it; then nothing was written.
     """
+    from drsrobust.campaign.stored_trials import StoredTrials
     from drsrobust.report.campaign import write_campaign
 
+    check_instance("campaign", campaign, StoredTrials, "a campaign, as Campaign(...)")
     return write_campaign(campaign, expanded("folder", folder), bounds)
 
 

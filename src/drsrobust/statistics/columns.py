@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from drsrobust._arguments import check_instance, check_number
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -33,6 +35,22 @@ def with_nan_rules(names: Sequence[str]) -> list[str]:
         others = DECISIONS if base in DECISIONS else ()
         every |= dict.fromkeys([name, *(rule + slash + task for rule in others if rule + slash + task not in names)])
     return list(every)
+
+
+def check_table(table: object, columns: Sequence[str] = (), name: str = "table") -> None:
+    """Raises ArgumentError for what is no table, ValueError for one without trials or without one of some columns."""
+    import pandas as pd
+
+    check_instance(name, table, pd.DataFrame, "a table of trials, as campaign.run() returns it")
+    if missing := [column for column in columns if column not in table]:
+        raise ValueError(f"{name} has no column {missing[0]!r}; it must be one of trials, as campaign.run() returns it")
+    if not len(table):
+        raise ValueError(f"{name} has no rows; it must hold one trial or more")
+
+
+def check_confidence(confidence: float) -> None:
+    """Raises ArgumentError for what is no level of confidence."""
+    check_number("confidence", confidence, "a number over 0 and under 1", lambda level: 0 < level < 1)
 
 
 def identifying(table: "pd.DataFrame", columns: Sequence[str]) -> list[str]:

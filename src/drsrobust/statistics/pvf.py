@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.statistics.columns import identifying
+from drsrobust._arguments import check_names
+from drsrobust.statistics.columns import check_confidence, check_table, identifying
 from drsrobust.statistics.intervals import CONFIDENCE, UNIT, wilson
 from drsrobust.statistics.strata import Strata, check_trials
 
@@ -58,6 +59,9 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: floa
     """
     import pandas as pd
 
+    check_table(table)
+    check_confidence(confidence)
+    by = check_names("by", by)
     by = identifying(table, by) if "mitigation" in by else list(by)
     missing = [column for column in (*by, "outcome") if column not in table]
     if missing or not by:

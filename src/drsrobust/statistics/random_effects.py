@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.statistics.columns import CONDITION
+from drsrobust._arguments import check_instance, check_items, check_names, wrong
+from drsrobust.statistics.columns import CONDITION, check_confidence
 from drsrobust.statistics.intervals import CONFIDENCE
 from drsrobust.statistics.summary import known_bounds
 
@@ -54,13 +55,24 @@ def across_models(
     """
     import pandas as pd
 
+    frames = check_items("frames", frames, "a list of summaries, as of summarise")
+    for frame in frames:
+        check_instance("each of frames", frame, pd.DataFrame, "a summary, as of summarise")
+    if not frames:
+        raise wrong("frames", "one summary or more", frames)
+    values, by = check_names("values", values), check_names("by", by)
+    check_confidence(confidence)
     table, rows = pd.concat(frames, ignore_index=True), []
     keys = [name for name in by if name in table]
+    if not keys:
+        raise ValueError(f"by names no column of the frames, got {by}")
     for frame in frames:
         if (is_repeated := frame.duplicated(keys)).any():
             raise ValueError(
                 f"two rows of {dict(frame.loc[is_repeated, keys].iloc[0])}; give mitigations names of their own (`.name`)"
             )
+    if len(frames) > 1 and (missing := [name for name in values if f"{name}_low" not in table]):
+        raise ValueError(f"values names {missing[0]!r}, of which the frames have no interval ({missing[0]}_low)")
     for _, group in table.groupby(keys, sort=False, dropna=False):
         row = group.iloc[0].to_dict() | {SEEDS: len(group)}
         if len(group) > 1:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.statistics.columns import CONDITION, ENDS, NONE, identifying
+from drsrobust.statistics.columns import CONDITION, ENDS, NONE, check_confidence, check_table, identifying
 from drsrobust.statistics.intervals import CONFIDENCE, UNIT, stringer_interval
 from drsrobust.statistics.strata import DROP, FEW_TRIALS, LOSS_IS_BOUNDED, STRATUM, WEIGHT, Strata, check_trials
 
@@ -45,6 +45,8 @@ def recovery(table: "pd.DataFrame", *, confidence: float = CONFIDENCE) -> "pd.Da
     """
     import pandas as pd
 
+    check_table(table, ("auc", "auc_golden", "seed", *_SAME, "mitigation"))
+    check_confidence(confidence)
     check_trials(table)
     rows = []
     for condition, group in table.groupby(_SAME, sort=False, dropna=False):

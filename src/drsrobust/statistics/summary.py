@@ -2,16 +2,19 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from numbers import Real
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from drsrobust._arguments import check_instance, check_items, check_names
 from drsrobust._choices import unknown
 from drsrobust.statistics.columns import (
     CONDITION,
     DECISIONS,
     ENDS,
     STRUCTURED,
+    check_table,
     identifying,
     with_nan_rules,
 )
@@ -89,11 +92,13 @@ def summarise(
     """
     import pandas as pd
 
+    check_table(table, (*CONDITION, "auc_golden", "outcome"))
+    metrics = check_names("metrics", metrics)
     for metric in metrics:
         if metric not in table:
             raise unknown("metric", metric, table.columns)
     metrics = [name for name in with_nan_rules(metrics) if name in table]
-    bounds = _checked_bounds(bounds or {}, table)
+    bounds = _checked_bounds({} if bounds is None else bounds, table)
     check_trials(table)
     rows = []
     columns = identifying(table, CONDITION)
@@ -184,9 +189,12 @@ def corrected_exactly(
 
 def _checked_bounds(bounds: Mapping[str, tuple[float, float]], table: "pd.DataFrame") -> dict[str, tuple[float, float]]:
     """Bounds of own metrics; raises ValueError for those of other columns, and where they are no range."""
+    check_instance("bounds", bounds, Mapping, "a dictionary from own metrics to (least, greatest)")
     for name, ends in bounds.items():
         if name not in table:
             raise unknown("metric in bounds", name, table.columns)
+        for end in check_items(f"bounds of {name!r}", ends, "the least and the greatest possible value"):
+            check_instance(f"each bound of {name!r}", end, Real, "a number")
         if known_bounds(name) or name == "auc_drop":
             raise ValueError(f"bounds of {name!r}: it is built in, and its range is known; bounds are for own metrics")
         if len(ends) != 2 or not ends[0] < ends[1]:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
-from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from drsrobust._choices import unknown
+from drsrobust._arguments import check_instance, check_items, check_truth, check_whole, wrong
+from drsrobust._choices import check_choice
 from drsrobust._files import cache_folder, exclusive
 from drsrobust._hashing import digest
 from drsrobust._processes import cores, pool, threads
@@ -66,6 +66,8 @@ def load_model(
         >>> 0.5 < model.manifest["test_auc"] < 0.9
         True
     """
+    check_truth("progress", progress)
+    training_device(device)  # raises
     folder, identity = checkpoint_of(name, data, settings, sizes)
     with exclusive(folder):
         cached = (folder / MANIFEST).exists()
@@ -81,8 +83,12 @@ def checkpoint_of(
     name: str, data: Dataset, settings: Settings | None = None, sizes: dict[str, Any] | None = None
 ) -> tuple[Path, dict[str, Any]]:
     """The folder of a model's checkpoint, which holds a manifest once the model is trained, and its identity."""
-    if name not in MODELS:
-        raise unknown("model", name, MODELS)
+    check_choice("model", name, MODELS)
+    check_instance("data", data, Dataset, "a Dataset, as of load_dataset")
+    if settings is not None:
+        check_instance("settings", settings, Settings, "a Settings, as Settings(epochs=2)")
+    if sizes is not None:
+        check_instance("sizes", sizes, Mapping, "a dictionary of the model's sizes")
     settings = settings or default_settings(name, data.name)
     sizes = default_sizes(name, data.name) if sizes is None else {key: _plain(size) for key, size in sizes.items()}
     identity = {"format": CHECKPOINT_FORMAT, "model": name, "sizes": sizes, "settings": asdict(settings)}
@@ -110,7 +116,12 @@ def default_settings(name: str, dataset: str, seed: int = 0) -> Settings:
 
 def training_device(device: str | None) -> torch.device:
     """The requested device, else the GPU if there is one."""
-    return torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        return torch.device(check_instance("device", device, (str, torch.device), "a device, as 'cpu' or 'cuda'"))
+    except RuntimeError:
+        raise wrong("device", "a device, as 'cpu' or 'cuda'", device) from None
 
 
 def _train(folder: Path, identity: dict[str, Any], data: Dataset, device: str | None, progress: bool) -> None:
@@ -185,11 +196,15 @@ def load_models(
         >>> [model.manifest["model"] for model in load_models(requests, workers=1, progress=False)]
         ['fm', 'dlrm']
     """
-    requests = [dict(request) for request in requests]
+    requests = check_items("requests", requests, "a list of mappings with name and data")
+    requests = [
+        dict(check_instance("each of requests", one, Mapping, "a mapping with name and data")) for one in requests
+    ]
+    check_truth("progress", progress)
     if not requests:
         raise ValueError("requests must hold at least one mapping with name and data, got none")
-    if workers is not None and index(workers) < 1:
-        raise ValueError(f"workers must be at least 1, got {workers!r}")
+    if workers is not None:
+        workers = check_whole("workers", workers, 1)
     missing = {}
     for request in requests:
         keys, needed = set(request), {"name", "data"}

@@ -1,12 +1,13 @@
 """Settings of training, checked when they are made."""
 
-from dataclasses import dataclass, fields
-from operator import index
+from dataclasses import dataclass
 
-from drsrobust._choices import unknown
+from drsrobust._arguments import check_number, check_seed, check_whole
+from drsrobust._choices import check_choice
 
 TABLE_OPTIMIZERS = ("adam", "rowwise_adagrad", "adagrad", "sgd")
 PRECISIONS = ("float32", "bfloat16")
+_LEAST = {"batch_size": 2, "epochs": 1, "patience": 1}
 
 
 @dataclass(frozen=True)
@@ -42,18 +43,16 @@ class Settings:
     precision: str = "float32"
 
     def __post_init__(self) -> None:
-        plain = {
-            int: index,
-            float: float,
-            float | None: lambda value: value if value is None else float(value),
-            str: str,
-        }
-        for field in fields(self):
-            object.__setattr__(self, field.name, plain[field.type](getattr(self, field.name)))
-        if self.table_optimizer not in TABLE_OPTIMIZERS:
-            raise unknown("table_optimizer", self.table_optimizer, TABLE_OPTIMIZERS)
-        if self.precision not in PRECISIONS:
-            raise unknown("precision", self.precision, PRECISIONS)
+        check_choice("table_optimizer", self.table_optimizer, TABLE_OPTIMIZERS)
+        check_choice("precision", self.precision, PRECISIONS)
+        checked = {"seed": check_seed(self.seed)}
+        checked |= {name: check_whole(name, getattr(self, name), low) for name, low in _LEAST.items()}
+        for name in ("learning_rate", "table_learning_rate", "weight_decay", "table_weight_decay"):
+            if (value := getattr(self, name)) is not None or name in ("learning_rate", "weight_decay"):
+                right, holds = ("over 0", _is_positive) if name.endswith("rate") else ("at least 0", _is_not_negative)
+                checked[name] = check_number(name, value, right, holds)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
         fused = self.table_optimizer != "adam"
         if self.table_weight_decay is None:
             object.__setattr__(self, "table_weight_decay", 0.0 if fused else self.weight_decay)
@@ -62,10 +61,11 @@ class Settings:
                 f"table_weight_decay must be 0 with table_optimizer={self.table_optimizer!r}, since FBGEMM's optimizers have "
                 f"no weight decay, got {self.table_weight_decay}"
             )
-        minimum = {"batch_size": 2, "epochs": 1, "patience": 1, "seed": 0, "weight_decay": 0, "table_weight_decay": 0}
-        for name, low in minimum.items():
-            if not getattr(self, name) >= low:
-                raise ValueError(f"{name} must be at least {low}, got {getattr(self, name)}")
-        for name in ("learning_rate", "table_learning_rate"):
-            if getattr(self, name) is not None and not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be over 0, got {getattr(self, name)}")
+
+
+def _is_positive(value: float) -> bool:
+    return value > 0
+
+
+def _is_not_negative(value: float) -> bool:
+    return value >= 0

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from drsrobust._arguments import check_names, check_whole
 from drsrobust.training_errors.steps import Run, Step
 
 
@@ -19,7 +20,7 @@ class Action:
     on: tuple[str, ...] = ("gradient_norm",)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "on", (self.on,) if isinstance(self.on, str) else tuple(self.on))
+        object.__setattr__(self, "on", (self.on,) if isinstance(self.on, str) else check_names("on", self.on))
 
     @property
     def name(self) -> str:
@@ -73,8 +74,7 @@ class RollBack(Action):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("every", "keep"):
-            if not getattr(self, name) >= 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+            check_whole(name, getattr(self, name), 1)
 
     def before(self, run: Run, kept: list) -> None:
         # kept: the states, and last the step from which new ones are due.

@@ -6,7 +6,6 @@ from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from functools import cached_property, partial
-from operator import index
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +13,15 @@ import cloudpickle
 import numpy as np
 from torch import nn
 
+from drsrobust._arguments import check_instance, check_items, check_seed, check_text, check_whole, wrong
 from drsrobust._files import cache_folder, expanded
 from drsrobust._hashing import digest
 from drsrobust.campaign.conditions import condition_triples
 from drsrobust.campaign.model_file import NotPicklable
 from drsrobust.campaign.shards import Shard
-from drsrobust.campaign.stored_trials import StoredTrials
+from drsrobust.campaign.stored_trials import StoredTrials, check_run
 from drsrobust.data import Dataset, Split
-from drsrobust.injection import ErrorModel, restore_leftovers
+from drsrobust.injection import ErrorModel, Target, Transient, as_target, restore_leftovers
 from drsrobust.injection.error_clock import VERSION
 from drsrobust.introspection.code_digest import short_digest
 from drsrobust.introspection.tensors import component_of, listed
@@ -103,27 +103,38 @@ class TrainingCampaign(StoredTrials):
         label: str = "training",
         store: str | PathLike | None = None,
     ) -> None:
-        if (trials := index(trials)) < 1:
-            raise ValueError(f"trials must be at least 1, got {trials}")
-        self.trials = trials
+        self.trials, warm_up, watch = (
+            check_whole(name, value, 1) for name, value in (("trials", trials), ("warm_up", warm_up), ("watch", watch))
+        )
+        if not isinstance(model, str):
+            check_instance("model", model, nn.Module, "a torch.nn.Module, or the name of one of dr.models.MODELS")
+        check_instance("data", data, Dataset, "a Dataset, as of load_dataset")
+        if settings is not None:
+            check_instance("settings", settings, Settings, "a Settings, as Settings(epochs=2)")
+        if rows is not None:
+            check_instance("rows", rows, Split, "a Split, as data.test")
+        check_text("label", label)
+        places = check_items("places", places, "a list of targets, as ['over_mlp']", Target | Transient)
+        for place in places:
+            if not isinstance(place, Transient):
+                as_target(place)  # raises
         self._pairs = [(error, target) for error, target, _ in condition_triples(errors, places, None, None)]
-        self._detectors = (GradientNorm(), LossSpike(), NonFinite()) if detectors is None else tuple(detectors)
-        self._actions = (actions,) if isinstance(actions, Action) else tuple(actions)
+        self._detectors = (GradientNorm(), LossSpike(), NonFinite())
+        if detectors is not None:
+            self._detectors = tuple(check_items("detectors", detectors, "a list of detectors"))
+        self._actions = tuple(check_items("actions", actions, "a list of actions, or one", Action))
         self._when, evaluate_at = _steps("when", when, 0), _steps("evaluate_at", evaluate_at, 1)
         if self._when[-1] >= evaluate_at[-1]:
             raise ValueError(
                 f"when goes to step {self._when[-1]}, and the continuation ends at {evaluate_at[-1]} (evaluate_at)"
             )
-        for name, value in (("warm_up", warm_up), ("watch", watch)):
-            if index(value) < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
         _check_names(self._detectors, self._actions)
         settings = settings or default_settings(model if isinstance(model, str) else model_name(model), data.name)
         if isinstance(model, str):
             with alone(settings.seed):
                 model = build_model(model, data.schema, **default_sizes(model, data.name))
         restore_leftovers(model)
-        self._train, self._seed, self._label = data.train, index(seed), label
+        self._train, self._seed, self._label = data.train, check_seed(seed), label
         start = state_digest(model)
         self._continuation = Continuation(
             model,
@@ -190,8 +201,7 @@ class TrainingCampaign(StoredTrials):
     ) -> "pd.DataFrame":
         """Computes the trials that are not in the store yet, and returns the table of all. Arguments, checks of stored trials
         and errors are those of `Campaign.run`; `drsrobust.campaign.merge` joins shards."""
-        if workers is not None and index(workers) < 1:
-            raise ValueError(f"workers must be at least 1, got {workers!r}")
+        workers = check_run(workers, executor, progress)
         if shard is not None:
             part = self._of_shard(Shard.read(shard))
             return part.run(workers=workers, executor=executor, progress=progress)
@@ -245,8 +255,7 @@ class TrainingCampaign(StoredTrials):
         """
         import pandas as pd
 
-        if (steps := index(steps)) < 1:
-            raise ValueError(f"steps must be at least 1, got {steps}")
+        steps = check_whole("steps", steps, 1)
         counts = dict.fromkeys((one.name for one in self._detectors), 0)
         batches = StepBatches(self._train, self._continuation.settings, self._continuation.warm_up, steps)
         with alone():
@@ -276,8 +285,7 @@ class TrainingCampaign(StoredTrials):
         """
         import pandas as pd
 
-        if (turns := index(turns)) < 1:
-            raise ValueError(f"turns must be at least 1, got {turns}")
+        turns = check_whole("turns", turns, 1)
         rows = []
         with alone():
             plain = self._continuation.run(detectors=())
@@ -327,17 +335,18 @@ def modes(table: "pd.DataFrame", alarms: Sequence[str], harmful: float = HARMFUL
 
 def _steps(name: str, steps: Iterable[int] | int, least: int) -> tuple[int, ...]:
     """Steps in ascending order. Raises ValueError for none, or one under `least`."""
-    chosen = tuple(sorted({index(step) for step in (steps if isinstance(steps, Iterable) else (steps,))}))
-    if not chosen or chosen[0] < least:
-        raise ValueError(f"{name} is {steps!r}; it must be one or more steps, each at least {least}")
-    return chosen
+    right = f"one or more steps, each at least {least}"
+    listed = check_items(name, steps, right) if isinstance(steps, Iterable) else [steps]
+    if not listed:
+        raise wrong(name, right, steps)
+    return tuple(sorted({check_whole(f"each step of {name}", step, least) for step in listed}))
 
 
 def _check_names(detectors: Sequence[Detector], actions: Sequence[Action]) -> None:
     """Raises TypeError for what is neither, ValueError for a name twice and an action on a detector that does not watch."""
     for kind, chosen, right in (("detectors", detectors, Detector), ("actions", actions, Action)):
-        if wrong := [one for one in chosen if not isinstance(one, right)]:
-            raise TypeError(f"{kind} holds {wrong[0]!r}; each must be of class {right.__name__}")
+        for one in chosen:
+            check_instance(f"each of {kind}", one, right, f"of class {right.__name__}")
         names = [one.name for one in chosen]
         if twice := [name for name in names if names.count(name) > 1]:
             raise ValueError(f"{kind} has {twice[0]!r} twice; give each once")

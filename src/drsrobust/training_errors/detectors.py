@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from drsrobust._arguments import check_number, check_whole
 from drsrobust.introspection.tensors import named_modules
 from drsrobust.mitigation.abft.linear import LinearCheck
 from drsrobust.mitigation.abft.rounding_bounds import gamma, unit_roundoff
@@ -39,6 +40,10 @@ class GradientNorm(Detector):
     factor: float = 5.0
     keep: int = 100
 
+    def __post_init__(self) -> None:
+        check_number("factor", self.factor, "a finite number over 0", lambda factor: factor > 0)
+        check_whole("keep", self.keep, 1)
+
     def read(self, step: Step, past: Sequence[float]) -> float:
         return step.gradient_norm
 
@@ -54,6 +59,10 @@ class LossSpike(Detector):
     is_spike = True
     deviations: float = 8.0
     keep: int = 50
+
+    def __post_init__(self) -> None:
+        check_number("deviations", self.deviations, "a finite number over 0", lambda deviations: deviations > 0)
+        check_whole("keep", self.keep, 2)  # of one step there is no deviation
 
     def read(self, step: Step, past: Sequence[float]) -> float:
         return step.loss
@@ -86,6 +95,10 @@ class WeightSize(Detector):
     factor: float = 2.0
     slack: float = 0.01
 
+    def __post_init__(self) -> None:
+        check_number("factor", self.factor, "a finite number over 0", lambda factor: factor > 0)
+        check_number("slack", self.slack, "a finite number, 0 or more", lambda slack: slack >= 0)
+
     def read(self, step: Step, past: Sequence[list[float]]) -> list[float]:
         parameters = [parameter.detach() for parameter in step.run.model.parameters() if parameter.numel()]
         return torch.stack(torch._foreach_norm(parameters, torch.inf)).tolist()
@@ -112,11 +125,12 @@ def adam_bound(steps: int, beta1: float = 0.9, beta2: float = 0.999) -> float:
         >>> [round(adam_bound(t), 2) for t in (1, 5, 10_000)]
         [3.16, 5.86, 7.27]
     """
+    for name, beta in (("beta1", beta1), ("beta2", beta2)):
+        check_number(name, beta, "a number, 0 or more and under 1", lambda beta: 0 <= beta < 1)
+    check_whole("steps", steps, 1)
+    if not beta1**2 < beta2:
+        raise ValueError(f"betas are {beta1}, {beta2}; beta1^2 must be under beta2")
     ratio = beta1**2 / beta2
-    if steps < 1 or not ratio < 1:
-        raise ValueError(
-            f"steps is {steps} and betas are {beta1}, {beta2}; steps must be 1 or more, beta1^2 under beta2"
-        )
     return (1 - beta1) * math.sqrt((1 - ratio**steps) / ((1 - beta2) * (1 - ratio)))
 
 

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from drsrobust._arguments import check_whole, wrong
 from drsrobust._choices import check_choice
 from drsrobust.injection.apply import open_in
 from drsrobust.introspection.calling import Forward, call
 from drsrobust.introspection.tensors import listed, named_modules
-from drsrobust.introspection.wrappers import evaluating
+from drsrobust.introspection.wrappers import check_module, evaluating
 from drsrobust.mitigation.base import (
     FIT_BATCH,
     ActiveMitigation,
@@ -190,12 +191,12 @@ class _BatchCounter:
 def check_options(action: str, every: int) -> None:
     """Raises ValueError for an unknown action, or for `every` that is not a whole number over 0."""
     check_choice("action", action, CHECK_ACTIONS)
-    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-        raise ValueError(f"every must be a whole number of batches, 1 or more, got {every!r}")
+    check_whole("every", every, 1)
 
 
 def refuse_errors(model: nn.Module) -> None:
     """Raises ValueError if errors are applied to a model, since checksums need trusted weights."""
+    check_module(model)
     if open_in(model):
         raise ValueError("errors are applied to the model; fit checksums before injecting")
 
@@ -209,6 +210,8 @@ def run(model: nn.Module, rows: Any, forward: Forward | None = None) -> Iterator
         forward: forward(model, batch), as of `Evaluator`.
     """
     batches = getattr(rows, "batches", rows)
+    if isinstance(rows, str | Mapping | type) or not (callable(batches) or isinstance(batches, Iterable)):
+        raise wrong("rows", "training rows, as data.train, Batches or a list of batches", rows)
     with evaluating(model):
         for number, batch in enumerate(batches(FIT_BATCH) if callable(batches) else batches):
             call(model, batch, forward, number)

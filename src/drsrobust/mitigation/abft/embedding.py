@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from drsrobust._arguments import check_whole, wrong
 from drsrobust._choices import check_choice
 from drsrobust.introspection.embedding_modules import (
     is_quantized_collection,
@@ -77,8 +78,9 @@ class ABFTEmbeddingBag(ABFT):
         """
         check_options(action, every)
         check_choice("check of quantized tables", quantized, QUANTIZED)
-        if isinstance(modulus, bool) or modulus not in {2**k - 1 for k in range(2, 32)}:
-            raise ValueError(f"modulus must be 2^k - 1 with k from 2 to 31, as 127, got {modulus!r}")
+        modulus = check_whole("modulus", modulus)
+        if modulus not in {2**k - 1 for k in range(2, 32)}:
+            raise wrong("modulus", "2^k - 1 with k from 2 to 31, as 127", modulus)
         refuse_errors(model)
         checks: dict[str, BagCheck] = {}
         copied: dict[str, torch.Tensor] = {}

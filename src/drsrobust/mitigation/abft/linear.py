@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from drsrobust._arguments import check_number
 from drsrobust._choices import check_choice
 from drsrobust.introspection.calling import Forward
 from drsrobust.introspection.tensors import named_modules
@@ -101,8 +102,7 @@ class ABFTLinear(ABFT):
         check_options(action, every)
         check_choice("mode", mode, BOUND_KINDS)
         check_choice("rounding of products", products, OPERANDS)
-        if not margin > 0:
-            raise ValueError(f"margin must be over 0, got {margin}")
+        margin = check_number("margin", margin, "over 0", lambda margin: margin > 0)
         if mode == "calibrated" and rows is None:
             raise ValueError("mode 'calibrated' needs rows to learn thresholds from, as data.train")
         refuse_errors(model)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from drsrobust._arguments import wrong
 from drsrobust.introspection.calling import Forward, call
 from drsrobust.introspection.wrappers import evaluating
 from drsrobust.mitigation.activations.sites import ClipSite, hooked_sites
@@ -23,6 +24,12 @@ class CleanRows(Protocol):
     def __len__(self) -> int: ...
 
     def batch(self, rows: np.ndarray) -> Any: ...
+
+
+def check_rows(name: str, rows: Any) -> None:
+    """Raises ArgumentError for what is no `CleanRows`."""
+    if isinstance(rows, type) or not hasattr(rows, "__len__") or not (hasattr(rows, "batch") or hasattr(rows, "sizes")):
+        raise wrong(name, "training rows: a Split, as data.train, or Batches", rows)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from drsrobust._arguments import check_function, check_items, check_number, check_whole, wrong
 from drsrobust._choices import check_choice
 from drsrobust.injection import restore_leftovers
 from drsrobust.introspection.calling import Forward
 from drsrobust.introspection.tensors import listed, unwrapped
-from drsrobust.introspection.wrappers import is_compiled
-from drsrobust.mitigation.activations.bounds import Bounds, CleanRows, learn
+from drsrobust.introspection.wrappers import check_module, is_compiled
+from drsrobust.mitigation.activations.bounds import Bounds, CleanRows, check_rows, learn
 from drsrobust.mitigation.activations.limits import CLIP_MODES, NANS, limiter
 from drsrobust.mitigation.activations.sites import ClipSite, check_sites, find_sites, hook_sites, select_sites
 from drsrobust.mitigation.base import (
@@ -81,10 +82,9 @@ class ActivationClipping(Mitigation):
         nan: str = "zero",
         sites: str | Sequence[str] | None = None,
     ) -> None:
-        if isinstance(bound, bool) or not isinstance(bound, int | float) or not 0 < bound < math.inf:
-            raise ValueError(f"bound must be a finite number over 0, as 6 or 100, got {bound!r}")
+        bound = check_number("bound", bound, "a finite number over 0, as 6 or 100", _is_positive)
         self._set(format_number(bound), mode, nan, sites)
-        self.bound: float | None = float(bound)
+        self.bound: float | None = bound
 
     def _set(self, label: str, mode: str, nan: str, sites: str | Sequence[str] | None) -> None:
         check_choice("mode", mode, CLIP_MODES)
@@ -136,12 +136,13 @@ class ActivationClipping(Mitigation):
             ValueError: a model without any of the sites, or with NaN or infinite values there; a number out of range.
         """
         check_choice("scope", scope, SCOPES)
-        if quantile is not None and not 0 < quantile <= 1:
-            raise ValueError(f"quantile must be over 0 and at most 1, as 0.999, got {quantile!r}")
-        if not 0 < margin < math.inf:
-            raise ValueError(f"margin must be a finite number over 0, as 1.5, got {margin!r}")
-        if rows < 1:
-            raise ValueError(f"rows must be at least 1, got {rows!r}")
+        check_module(model)
+        if quantile is not None:
+            right = "over 0 and at most 1, as 0.999"
+            quantile = check_number("quantile", quantile, right, lambda quantile: 0 < quantile <= 1)
+        margin = check_number("margin", margin, "a finite number over 0, as 1.5", _is_positive)
+        rows = check_whole("rows", rows, 1)
+        check_rows("split", split)
         label = "profiled" if quantile is None else f"quantile {format_number(quantile)}"
         label += ("" if margin == 1 else f" x {format_number(margin)}") + (
             "" if rows == FIT_ROWS else f" from {rows} rows"
@@ -149,7 +150,7 @@ class ActivationClipping(Mitigation):
         self = cls.__new__(cls)
         self._set(label + (" per neuron" if scope == "neuron" else ""), mode, nan, sites)
         self.scope = scope
-        self._fit = {"rows": int(rows), "quantile": quantile and float(quantile), "margin": float(margin)}
+        self._fit = {"rows": rows, "quantile": quantile, "margin": margin}
         restore_leftovers(model)
         options = {"rows": rows, "quantile": quantile, "margin": margin, "per_neuron": scope == "neuron"}
         options["forward"] = forward
@@ -186,6 +187,7 @@ class ActivationClipping(Mitigation):
         Raises:
             ValueError: as `fit`; no multiplier, one that is not positive, or a score that is NaN.
         """
+        check_function("score", score, "a function of a clipping that gives a number")
         fitted = cls.fit(model, split, **options)
         best, scores = best_multiplier(lambda multiplier: score(fitted.scaled(multiplier)), multipliers, steps)
         searched = fitted.scaled(best)
@@ -196,8 +198,7 @@ class ActivationClipping(Mitigation):
 
     def scaled(self, multiplier: float) -> "ActivationClipping":
         """The same clipping with all bounds times a number over 0."""
-        if not 0 < multiplier < math.inf:
-            raise ValueError(f"multiplier must be a finite number over 0, got {multiplier!r}")
+        check_number("multiplier", multiplier, "a finite number over 0", _is_positive)
         scaled = copy(self)
         scaled.bound = None if self.bound is None else self.bound * multiplier
         if self.learnt is not None:
@@ -292,6 +293,10 @@ class ActivationClipping(Mitigation):
         return Cost(stored_bits=32 * stored, multiply_adds=2 * numbers, bytes_touched=8 * numbers)
 
 
+def _is_positive(value: float) -> bool:
+    return value > 0
+
+
 _RATIO = (math.sqrt(5) - 1) / 2
 
 
@@ -317,11 +322,13 @@ def best_multiplier(
         >>> best_multiplier(lambda m: -abs(m - 3), [1, 2, 4, 8], steps=0)
         (4, [(1, -2), (2, -1), (4, -1), (8, -5)])
     """
-    grid = sorted(set(multipliers))
-    if not grid or not all(0 < multiplier < math.inf for multiplier in grid):
-        raise ValueError(f"multipliers must be one or more finite numbers over 0, got {list(multipliers)}")
-    if steps < 0:
-        raise ValueError(f"steps must be 0 or more, got {steps!r}")
+    right = "one or more finite numbers over 0"
+    grid = check_items("multipliers", multipliers, right)
+    for multiplier in grid:
+        check_number("each of multipliers", multiplier, "a finite number over 0", _is_positive)
+    if not grid:
+        raise wrong("multipliers", right, multipliers)
+    grid, steps = sorted(set(grid)), check_whole("steps", steps, 0)
     scores: dict[float, float] = {}
 
     def value(multiplier: float) -> float:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from drsrobust._arguments import check_number
 from drsrobust.mitigation.activations.sites import hook_output
 from drsrobust.mitigation.base import ActiveMitigation, Cost, Detection, Handle, Mitigation, format_number
 
@@ -35,11 +36,11 @@ class NaNGuard(Mitigation):
     def __init__(self, prior: float | None = None, *, value: float | None = None) -> None:
         if (prior is None) == (value is None):
             raise ValueError("pass a prior, as NaNGuard(data.train.prior), or a value, as NaNGuard(value=0.0)")
-        if prior is not None and not 0 < prior < 1:
-            raise ValueError(f"prior must be a click rate between 0 and 1, got {prior!r}")
-        if value is not None and not math.isfinite(value):
-            raise ValueError(f"value must be a finite logit, got {value!r}")
-        self.value = float(value) if prior is None else math.log(prior / (1 - prior))
+        if prior is None:
+            self.value = check_number("value", value, "a finite logit")
+        else:
+            prior = check_number("prior", prior, "a click rate between 0 and 1", lambda prior: 0 < prior < 1)
+            self.value = math.log(prior / (1 - prior))
         self.name = "NaN guard" if prior is not None else f"NaN guard to {format_number(self.value)}"
 
     def settings(self) -> Any:

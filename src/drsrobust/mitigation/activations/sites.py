@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from drsrobust._arguments import check_items
 from drsrobust._choices import check_choice
 from drsrobust.introspection.embedding_modules import pooled_tables
 from drsrobust.introspection.tensors import component_of, core, declared_components, named_modules, unwrapped
-from drsrobust.introspection.wrappers import has_replaced_forward, intercepted
+from drsrobust.introspection.wrappers import check_module, has_replaced_forward, intercepted
 from drsrobust.mitigation.base import Handle
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def check_sites(kinds: str | Iterable[str] | None) -> tuple[str, ...] | None:
     """
     if kinds is None:
         return None
-    kinds = {kinds} if isinstance(kinds, str) else set(kinds)
+    kinds = check_items("sites", kinds, "a list of kinds of sites", str)
     for kind in sorted(kinds, key=str):
         check_choice("site", kind, KINDS)
     if not kinds:
@@ -123,6 +124,7 @@ def select_sites(model: nn.Module, kinds: Sequence[str] | None) -> list[ClipSite
 
 def find_sites(model: nn.Module) -> list[ClipSite]:
     """The sites of a model, in the order of its modules; the logit last."""
+    check_module(model)
     modules = named_modules(model)
     home = component_of(model)
     declares_linear = "linear" in declared_components(type(core(model)[1]))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from torch import nn
 
+from drsrobust._arguments import check_instance, check_items
 from drsrobust._hashing import digest
 from drsrobust.injection import AddressSpace, ErrorMap, ErrorMapMismatch, Target, as_target
 from drsrobust.injection.address_space import TargetTensor
@@ -250,6 +251,10 @@ def storage_overhead(model: nn.Module, mitigations: Iterable[Mitigation]) -> "pd
     """
     import pandas as pd
 
+    mitigations = [
+        check_instance("each of mitigations", mitigation, Mitigation, "a mitigation")
+        for mitigation in check_items("mitigations", mitigations, "a list of mitigations, or one", Mitigation)
+    ]
     bits = sum(8 * entry.tensor.element_size() * entry.tensor.numel() for entry in listed(model) if entry.parameter)
     stored = [(mitigation.name, mitigation.cost(model).stored_bits) for mitigation in mitigations]
     rows = [(name, extra, 100 * extra / bits) for name, extra in stored]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from drsrobust._arguments import wrong
 from drsrobust._choices import check_choice
 from drsrobust.injection import Target, as_target
 from drsrobust.injection.address_space import AddressSpace, TargetTensor
@@ -78,6 +79,8 @@ class BitProtection(StorageProtection):
         check_choice("code of bit protection", code, CODES)
         if not parts:
             raise ValueError("bits is empty; it must name one or more targets with the bits to protect")
+        if any(part_bits is None for _, part_bits in parts):
+            raise wrong("bits", "numbers and fields of the format, as ('sign', 'exponent')", bits)
         self._parts = [(as_target(part), bit_set(part_bits)) for part, part_bits in parts]
         super().__init__(reduce(or_, (part for part, _ in self._parts)))
         self.code = code

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from drsrobust._arguments import check_whole
 from drsrobust._choices import check_choice
 from drsrobust.injection import ErrorMapMismatch, Target
 from drsrobust.injection.address_space import TargetTensor
@@ -112,8 +113,9 @@ class SelectiveChipkill(StorageProtection):
 
     def __init__(self, nibbles: Sequence[int] = (5, 6, 7), target: str | Target = "all") -> None:
         super().__init__(target)
-        self.nibbles = tuple(sorted({*([nibbles] if isinstance(nibbles, int) else nibbles)}))
-        if not self.nibbles or not {*self.nibbles} <= {*range(1, 8)}:
+        chosen = list(nibbles) if isinstance(nibbles, Iterable) else [nibbles]
+        self.nibbles = tuple(sorted({check_whole("each of nibbles", nibble, 1, 7) for nibble in chosen}))
+        if not self.nibbles:
             raise ValueError(f"nibbles is {nibbles!r}; it must be one or more of 1 to 7")
         of_data = [CHIP_BITS * nibble + half for half in (0, 32) for nibble in self.nibbles]
         self._shifts = np.array(

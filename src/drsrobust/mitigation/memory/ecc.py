@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from drsrobust._arguments import check_whole, wrong
 from drsrobust._choices import check_choice
 from drsrobust.injection import Target
 from drsrobust.mitigation.base import Screened
@@ -64,9 +65,7 @@ class SECDED:
     """
 
     def __init__(self, data_bits: int) -> None:
-        if isinstance(data_bits, bool) or not isinstance(data_bits, int | np.integer) or not 1 <= data_bits <= 64:
-            raise ValueError(f"data_bits must be from 1 to 64, got {data_bits!r}")
-        self.data_bits = int(data_bits)
+        self.data_bits = check_whole("data_bits", data_bits, 1, 64)
         self.check_bits = next(c for c in range(3, 9) if self.data_bits <= 2 ** (c - 1) - c)
         self.bits = self.data_bits + self.check_bits
 
@@ -238,8 +237,8 @@ class ECC(StorageProtection):
 
     def __init__(self, data_bits: int = 64, uncorrectable: str = "keep", target: str | Target = "all") -> None:
         super().__init__(target)
-        if data_bits not in (32, 64):
-            raise ValueError(f"data_bits must be 32 for (39,32) or 64 for (72,64), got {data_bits!r}")
+        if check_whole("data_bits", data_bits) not in (32, 64):
+            raise wrong("data_bits", "32 for (39,32) or 64 for (72,64)", data_bits)
         check_choice("action on uncorrectable errors", uncorrectable, ACTIONS)
         self.code, self.uncorrectable = secded(data_bits), uncorrectable
         action = "" if uncorrectable == "keep" else f", {uncorrectable}"

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from drsrobust._arguments import check_whole
 from drsrobust.injection import Target
-from drsrobust.injection.error_models import check_whole
 from drsrobust.injection.memory_map import CHIP_BITS, DATA_CHIPS, LINE, WORD
 from drsrobust.mitigation.base import Screened
 from drsrobust.mitigation.memory.base import DrawContext, StorageProtection
@@ -61,7 +61,7 @@ class OnDieECC(StorageProtection):
 
     def __init__(self, banks: int = 1, target: str | Target = "all") -> None:
         super().__init__(target)
-        self.banks = check_whole("banks", banks, 1, "a number of them")
+        self.banks = check_whole("banks", banks, 1)
         self.name = f"on-die ECC{'' if banks == 1 else f', {banks} banks'}{self.target_suffix()}"
 
     @property

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from drsrobust._arguments import check_whole, wrong
 from drsrobust._choices import check_choice
 from drsrobust.injection import Target
 from drsrobust.injection.address_space import TargetTensor
@@ -48,9 +49,9 @@ class Replication(StorageProtection):
     def __init__(self, copies: int = 3, vote: str = "median", target: str | Target = "all") -> None:
         super().__init__(target)
         check_choice("vote", vote, VOTES)
-        if isinstance(copies, bool) or not isinstance(copies, int | np.integer) or copies < 3 or copies % 2 == 0:
-            raise ValueError(f"copies must be an odd number, 3 or more, got {copies!r}")
-        self.copies, self.vote = int(copies), vote
+        self.copies, self.vote = check_whole("copies", copies, 3), vote
+        if self.copies % 2 == 0:
+            raise wrong("copies", "an odd number, 3 or more", copies)
         self.name = f"{self.copies} copies, {vote}{self.target_suffix()}"
 
     def settings(self) -> Any:

@@ -1,12 +1,12 @@
 """Scrubbing: checksums of rows, blocks or tensors, checked periodically; units that fail are reloaded."""
 
-import math
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from drsrobust._arguments import check_number, check_whole, wrong
 from drsrobust._choices import check_choice
 from drsrobust._hashing import splitmix64
 from drsrobust.injection import Target
@@ -83,11 +83,11 @@ class Scrubbing(StorageProtection):
         super().__init__(target)
         self.period, self.window = checked_times(period, window)
         check_choice("checksum", checksum, CHECKSUMS)
-        if per not in ("row", "tensor") and (isinstance(per, bool) or not isinstance(per, int | np.integer) or per < 8):
-            raise ValueError(f"per must be 'row', 'tensor' or a number of bytes, 8 or more, got {per!r}")
+        if isinstance(per, str) and per not in ("row", "tensor"):
+            raise wrong("per", "'row', 'tensor' or a number of bytes, 8 or more", per)
         self.checksum = checksum
-        self.per = per if isinstance(per, str) else int(per)
-        unit = per if isinstance(per, str) else f"{per} bytes"
+        self.per = per if isinstance(per, str) else check_whole("per", per, 8)
+        unit = per if isinstance(per, str) else f"{self.per} bytes"
         when = "checked at use" if not period else f"scrubbed every {self.period / self.window:g} of the time"
         self.name = f"{checksum.upper() if checksum == 'crc32' else 'sum'} per {unit}, {when}{self.target_suffix()}"
 
@@ -176,11 +176,8 @@ def checked_times(period: float, window: float) -> tuple[float, float]:
     Raises:
         ValueError: a period under 0, a window of 0 or less, or no finite number.
     """
-    for name, time, right in (("period", period, "of 0 or more"), ("window", window, "over 0")):
-        is_number = isinstance(time, int | float | np.number) and not isinstance(time, bool)
-        if not is_number or not 0 <= time < math.inf or (name == "window" and not time):
-            raise ValueError(f"{name} must be a time {right}, got {time!r}")
-    return float(period), float(window)
+    period = check_number("period", period, "a time of 0 or more", lambda time: time >= 0)
+    return period, check_number("window", window, "a time over 0", lambda time: time > 0)
 
 
 def exposure(period: float, window: float) -> float:

@@ -3,7 +3,6 @@
 The storage counterpart of activation clipping (Ranger, arXiv:2003.13874), as used for text models."""
 
 import hashlib
-import math
 from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from drsrobust._arguments import check_number
 from drsrobust._choices import check_choice
 from drsrobust.injection import AddressSpace, ErrorMap, ErrorMapMismatch, restore_leftovers
 from drsrobust.injection.stored import Stored, hittable, stored
@@ -89,8 +89,8 @@ class WeightRange(Mitigation):
         """
         check_choice("per", per, PER)
         check_choice("repair", repair, REPAIRS)
-        if not 1 <= margin < math.inf:
-            raise ValueError(f"margin must be at least 1, so that trusted weights are in range, got {margin!r}")
+        right = "at least 1, so that trusted weights are in range"
+        margin = check_number("margin", margin, right, lambda margin: margin >= 1)
         restore_leftovers(model)
         entries = {name: entry for name, entry in stored(model).items() if entry.tensor.numel()}
         checkable = {name: entry for name, entry in entries.items() if _checkable(entry)}
