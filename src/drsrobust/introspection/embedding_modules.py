@@ -118,8 +118,8 @@ def torchrec() -> ModuleType:
     except (ImportError, OSError) as error:
         raise ImportError(
             f"drsrobust needs TorchRec here, and importing it failed: {error}. Install it with "
-            "pip install 'drsrobust[torchrec]' (without a GPU: `make setup` in a checkout, or `pip install -r requirements/cpu.txt` "
-            "there); a model of your own needs no TorchRec"
+            "pip install 'drsrobust[torchrec]' (without a GPU: `make setup` in a checkout, or "
+            "`pip install -r requirements/cpu.txt` there); a model of your own needs no TorchRec"
         ) from error
     finally:
         root.removeHandler(silent)
