@@ -130,7 +130,7 @@ lock: $(STAMP)  ## compile requirements/*.in into *.txt (first: export UV_TORCH_
 	@cp build/cpu.lock requirements/cpu.txt
 	@grep '^[a-z].*==' build/cpu.lock > build/same.txt  # both machines get the same versions of all other packages
 	@env -u UV_TORCH_BACKEND -u UV_FIND_LINKS PYTHONPATH=build/uv $(BIN)/python -m uv pip compile -q --upgrade --python-version 3.11 --no-header --no-annotate requirements/gpu.in -c build/same.txt -o requirements/gpu.txt
-	@{ echo "# What PyTorch's CUDA build needs beside cpu.txt: the lines that gpu.txt has alone, without FBGEMM. Made by \`make lock\`."; \
+	@{ echo "# Packages of PyTorch's CUDA build that are not in cpu.txt: lines of gpu.txt, without FBGEMM. Made by \`make lock\`."; \
 	  grep '==' requirements/gpu.txt | grep -vxFf build/same.txt | grep -v '^fbgemm-gpu=='; } > requirements/cuda.txt
 	@for name in cpu gpu cuda docs browser article pip; do \
 	  grep '^[a-zA-Z].*==' requirements/$$name.txt | grep -v '^torch==' > build/$$name.in; \
