@@ -18,6 +18,7 @@ CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || comman
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile
 COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/(tests|testing|mypyc?|debugpy|fontTools|networkx|physics|_inductor/\w+)/'
 HASHES  := $(wildcard $(LOCK:.txt=.hashes.txt))
+CUDA    := --no-require-hashes -c requirements/cuda.hashes.txt
 SHIM    := requirements/fbgemm-gpu-cpu-shim/pyproject.toml
 
 # One cache for all runs from this checkout; kernels come from this environment only. One thread a process: on a busy machine
@@ -44,9 +45,10 @@ help:  ## show this help
 	@echo; sed -n 's/^# Settings: */  settings: /p' $(MAKEFILE_LIST)
 
 # First all third-party packages but PyTorch, with hashes, then what is missing: PyTorch (whose CPU build differs from index to
-# index), the project and the shim. pip would compile on one core what compileall compiles on all, while PyTorch is unpacked, and
-# without what nothing here imports; files that cannot be compiled are templates. Installs again only when the lock, project file
-# or shim is newer than the stamp.
+# index), the project and the shim. The public index gives PyTorch's CUDA build, which needs packages that the CPU build does not:
+# pip takes them with it, by the versions and hashes in $(CUDA), so this call has no --no-deps. pip would compile on one core what
+# compileall compiles on all, while PyTorch is unpacked, and without what nothing here imports; files that cannot be compiled are
+# templates. Installs again only when the lock, project file or shim is newer than the stamp.
 # The stamp has the lock's name, since CPU and GPU builds cannot share an environment: another lock rebuilds it.
 setup: $(STAMP)  ## make .venv and install the pinned versions (all other targets do this too)
 
@@ -57,9 +59,10 @@ $(STAMP): $(LOCK) pyproject.toml $(SHIM)
 	@echo "installing $(LOCK) (some minutes, once)"
 	@$(INSTALL) --no-deps --require-hashes -r requirements/pip.hashes.txt
 	@$(if $(HASHES),$(INSTALL) --no-deps --require-hashes -r $(HASHES))
-	@$(COMPILE) $(VENV)/lib & $(INSTALL) $(if $(HASHES),--no-deps) -r $(LOCK) && wait
+	@$(COMPILE) $(VENV)/lib & $(INSTALL) $(if $(HASHES),$(CUDA)) -r $(LOCK) && wait
 	@$(COMPILE) $(VENV)/lib/python*/site-packages/*torch* src reproduce benchmarks || true
 	@$(BIN)/python -m pip check --disable-pip-version-check
+	@$(BIN)/python requirements/torch_build.py
 	@touch $@
 
 lab: $(STAMP)  ## open the notebooks in JupyterLab, on their index
@@ -127,11 +130,13 @@ lock: $(STAMP)  ## compile requirements/*.in into *.txt (first: export UV_TORCH_
 	@cp build/cpu.lock requirements/cpu.txt
 	@grep '^[a-z].*==' build/cpu.lock > build/same.txt  # both machines get the same versions of all other packages
 	@env -u UV_TORCH_BACKEND -u UV_FIND_LINKS PYTHONPATH=build/uv $(BIN)/python -m uv pip compile -q --upgrade --python-version 3.11 --no-header --no-annotate requirements/gpu.in -c build/same.txt -o requirements/gpu.txt
-	@for name in cpu gpu docs browser article pip; do \
+	@{ echo "# Packages of PyTorch's CUDA build that are not in cpu.txt: lines of gpu.txt, without FBGEMM. Made by \`make lock\`."; \
+	  grep '==' requirements/gpu.txt | grep -vxFf build/same.txt | grep -v '^fbgemm-gpu=='; } > requirements/cuda.txt
+	@for name in cpu gpu cuda docs browser article pip; do \
 	  grep '^[a-zA-Z].*==' requirements/$$name.txt | grep -v '^torch==' > build/$$name.in; \
 	  env -u UV_TORCH_BACKEND -u UV_FIND_LINKS PYTHONPATH=build/uv $(BIN)/python -m uv pip compile -q --no-deps --generate-hashes --python-version 3.11 --no-header --no-annotate build/$$name.in -o requirements/$$name.hashes.txt || exit 1; \
 	done
-	@echo "wrote requirements/cpu.txt, requirements/gpu.txt and hashes of these, docs.txt, browser.txt, article.txt and pip.txt"
+	@echo "wrote requirements/cpu.txt, gpu.txt and cuda.txt, and hashes of these, docs.txt, browser.txt, article.txt and pip.txt"
 
 clean:  ## remove build/ (runs, figures, caches); .venv and build/data stay
 	@test ! -d build || find build -mindepth 1 -maxdepth 1 ! -name data -exec rm -rf {} +

@@ -40,8 +40,13 @@ def taken(run: dict[str, Any]) -> str:
     return f"{from_empty} on {cores} cores{earlier}"
 
 
+def made_by(run: dict[str, Any]) -> str:
+    """The version of this package that made a run's figures, and its commit."""
+    return f"version {run.get('versions', {}).get('drsrobust', 'unknown')}, commit {run.get('commit') or 'unknown'}"
+
+
 def with_result(page: str, figures: Path, run: dict[str, Any]) -> str:
-    """A README with the result in one sentence, and how long the run took.
+    """A README with the result in one sentence, which version found it, and how long the run took.
 
     Args:
         page: the text.
@@ -55,7 +60,7 @@ def with_result(page: str, figures: Path, run: dict[str, Any]) -> str:
         result = filled(messages()["readme"]["result"], figures)
     except LookupError as error:
         result = f"The published run has no result in one sentence: {error}."
-    text = f"{result} (Results, figures and claims: one run, {taken(run)}.)"
+    text = f"{result} (Results, figures and claims of {made_by(run)}: one run, {taken(run)}.)"
     return _replaced(page, RESULT_BEGIN, RESULT_END, "\n".join(textwrap.wrap(text, 128)), "the result")
 
 
@@ -182,8 +187,8 @@ def claims_page(path: Path, run: dict[str, Any]) -> str:
     minutes = {one["notebook"]: one["seconds"] / 60 for one in run["notebooks"]}
     lines = ["# What is claimed, and what was found", ""]
     lines += [
-        f"Made by `make publish` from `claims.csv` of a {run['profile']} run ({run['started']}, commit "
-        f"{run['commit'] or 'unknown'}, data: {', '.join(run['datasets']) or 'none'}). A check is `reproduced` if its claim "
+        f"Made by `make publish` from `claims.csv` of a {run['profile']} run ({run['started']}, "
+        f"{made_by(run)}, data: {', '.join(run['datasets']) or 'none'}). A check is `reproduced` if its claim "
         "holds in all of the interval, `contradicted` if in none of it or if all of it is below the smallest effect that would "
         "be worth the claim (in the column `expected`, chosen by us; `in part` if it is clear all the same), "
         "`undecided` if an interval of this width could not have shown both (the number that it takes is given), `in part` "

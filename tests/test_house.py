@@ -43,7 +43,17 @@ def test_every_version_is_pinned_and_no_place_is_named():
     )
 
 
-@pytest.mark.parametrize("name", ["cpu", "gpu", "docs", "browser", "article", "pip"])
+def test_the_needs_of_pytorchs_cuda_build_are_those_of_the_gpu_lock():
+    versions, _ = pins("cpu.txt")
+    gpu, _ = pins("gpu.txt")
+    assert pins("cuda.txt") == ({name: gpu[name] for name in gpu if name not in versions and name != "fbgemm-gpu"}, [])
+    blocks = (ROOT / "requirements" / "cuda.hashes.txt").read_text()
+    assert all(
+        block in (ROOT / "requirements" / "gpu.hashes.txt").read_text() for block in re.split(r"\n(?=\w)", blocks)
+    )
+
+
+@pytest.mark.parametrize("name", ["cpu", "gpu", "cuda", "docs", "browser", "article", "pip"])
 def test_hashes_are_of_the_locked_versions(name):
     """Of all packages but PyTorch, whose CPU build differs from index to index, and of the project itself."""
     blocks = (ROOT / "requirements" / f"{name}.hashes.txt").read_text().replace("\\\n", "").splitlines()
@@ -64,7 +74,7 @@ def test_set_up_checks_hashes():
     installer, first, second = (line for line in said.splitlines() if " install " in line)
     assert installer.endswith("--no-deps --require-hashes -r requirements/pip.hashes.txt")
     assert first.endswith("--no-deps --require-hashes -r requirements/cpu.hashes.txt")
-    assert second.endswith("--no-deps -r requirements/cpu.txt && wait") and "hashes" not in second
+    assert second.endswith("--no-require-hashes -c requirements/cuda.hashes.txt -r requirements/cpu.txt && wait")
     for name in ("Containerfile", ".binder/Dockerfile"):
         text = (ROOT / name).read_text()
         assert "--no-deps --require-hashes -r requirements/cpu.hashes.txt" in text

@@ -1,5 +1,7 @@
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -50,3 +52,53 @@ except ImportError as error:
     print(error)
 """
     assert "pip install -r requirements/cpu.txt" in python(code).stdout
+
+
+@pytest.mark.parametrize(
+    ("torch", "torchrec", "fits"),
+    [
+        ("2.13.0+cpu", "1.8.0", True),
+        ("2.14.1", "1.9.2", True),
+        ("2.14.1+cu130", "1.8.0", False),
+        ("2.13.0", "1.9.2", False),
+        ("2.15.0", "1.9.2", False),
+        ("2.14.0", "1.7.0", False),
+        ("2.99.0", "1.99.0", True),  # what is not known may fit
+        ("2.15.0", None, True),  # the import says that TorchRec is missing
+    ],
+)
+def test_a_torchrec_of_another_pytorch_is_one_line(torch, torchrec, fits, monkeypatch):
+    from drsrobust.introspection import embedding_modules
+
+    def version(name):
+        found = {"torch": torch, "torchrec": torchrec}[name]
+        if found is None:
+            raise embedding_modules.PackageNotFoundError(name)
+        return found
+
+    monkeypatch.setattr(embedding_modules, "version", version)
+    if fits:
+        assert embedding_modules.torchrec.__wrapped__()
+        return
+    with pytest.raises(ImportError) as refused:
+        embedding_modules.torchrec.__wrapped__()
+    said = f"TorchRec {torchrec} does not fit PyTorch {torch}: install TorchRec 1.8 with PyTorch 2.13 or "
+    assert str(refused.value) == said + "TorchRec 1.9 with PyTorch 2.14"
+
+
+def test_the_extra_and_the_lock_are_tested_pairs():
+    import tomllib
+
+    from packaging.requirements import Requirement
+
+    from drsrobust.introspection.embedding_modules import PAIRS
+
+    root = Path(__file__).resolve().parent.parent
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    extra = {need.name: need.specifier for need in map(Requirement, project["optional-dependencies"]["torchrec"])}
+    fitting = {(torch, torchrec) for torch, torchrec in PAIRS if extra["torch"].contains(f"{torch}.1")}
+    assert [torchrec for _, torchrec in fitting] == ["1.9"] and extra["torchrec"].contains("1.9.2")
+    pinned = dict(re.findall(r"(?m)^(torch|torchrec)==(\d+\.\d+)", (root / "requirements" / "cpu.txt").read_text()))
+    assert (pinned["torch"], pinned["torchrec"]) in PAIRS
+    (core,) = (need for need in map(Requirement, project["dependencies"]) if need.name == "torch")
+    assert all(core.specifier.contains(found) for found in ("2.13.0", "2.14.1", "2.15.0", "3.0"))

@@ -1,5 +1,6 @@
 """claims.toml, mistakes in it, and the table that a made-up run gives."""
 
+import io
 import json
 import os
 import re
@@ -7,8 +8,10 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from reproduce.bundle import figure_sums
 from reproduce.claims import evaluate_claims, load_claims, since, write_claims
 from reproduce.notebooks import all_notebooks
 from reproduce.quantities import named_in
@@ -324,3 +327,39 @@ def test_the_published_pages_are_those_of_the_published_table():
     assert with_claims(text, figures / "claims.csv") == text
     assert (figures / "CLAIMS.md").read_text() == claims_page(figures / "claims.csv", run)
     assert not re.search(r"(?<![\w.])/\w+/|~/", (figures / "CLAIMS.md").read_text().replace("](../", "]("))
+
+
+def test_the_published_numbers_are_those_that_the_run_wrote():
+    """No table of figures/ changed since the commit that published the run, and of claims.csv only words."""
+    git = ["git", "-C", str(ROOT)]
+    started = json.loads((ROOT / "figures" / "run.json").read_text())["started"]
+    found = subprocess.run(
+        [*git, "log", "--format=%h", "-S", started, "--", "figures/run.json"], capture_output=True, text=True
+    )
+    if found.returncode or not found.stdout:
+        pytest.skip("not a git checkout")
+    published = found.stdout.split()[-1]
+    tables = ["figures/*.csv", "figures/data/*.csv", ":!figures/claims.csv"]
+    changed = subprocess.run(
+        [*git, "diff", "--name-only", published, "--", *tables], capture_output=True, text=True, check=True
+    )
+    assert changed.stdout == ""
+    then = subprocess.run(
+        [*git, "show", f"{published}:figures/claims.csv"], capture_output=True, text=True, check=True
+    ).stdout
+    columns = ["claim", "check", "where", "value", "low", "high", "n", "verdict", "thirds"]
+    tables = [pd.read_csv(each, comment="#")[columns] for each in (io.StringIO(then), ROOT / "figures" / "claims.csv")]
+    pd.testing.assert_frame_equal(*tables)
+
+
+def test_the_record_has_the_sums_of_the_published_figures():
+    figures = ROOT / "figures"
+    recorded = json.loads((figures / "run.json").read_text())["figure_sha256"]
+    sums = figure_sums(figures)
+    assert {name: sums.get(name) for name in recorded} == recorded
+    assert set(sums) - set(recorded) == {
+        "CLAIMS.md",
+        "README.md",
+        "ro-crate-metadata.json",
+        "run.json",
+    }  # written after it

@@ -81,6 +81,10 @@ def test_the_result_names_what_a_server_does_with_words_that_secded_cannot_corre
     marks = f"{RESULT_BEGIN}\n{RESULT_END}"
     said = " ".join(with_result(marks, ROOT / "figures", run).split())
     assert "if it reloads them; or it stops the host" in said and "one run, 40 minutes on 2 cores.)" in said
+    run |= {"versions": {"drsrobust": "0.7.1"}, "commit": "abc1234"}
+    assert "claims of version 0.7.1, commit abc1234: one run," in " ".join(
+        with_result(marks, ROOT / "figures", run).split()
+    )
     assert "has no result in one sentence: no table 08_mitigation_recovery." in with_result(marks, tmp_path, run)
 
 

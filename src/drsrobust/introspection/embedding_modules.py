@@ -6,9 +6,11 @@ PyTorch's module tree and show packed codes as wrappers without memory of their 
 
 import gc
 import logging
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -16,6 +18,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+# FBGEMM's kernels, which TorchRec needs, load with the PyTorch alone that they were built for; no metadata says so. PyTorch and
+# TorchRec as tested.
+PAIRS = (("2.13", "1.8"), ("2.14", "1.9"))
 _LOOKUP = "IntNBitTableBatchedEmbeddingBagsCodegen"
 _VALUES = {"int8": "int8", "int4": "int4", "int2": "int2", "fp16": "float16", "fp32": "float32"}
 
@@ -76,14 +81,29 @@ def _tables(prefix: str, lookup: nn.Module) -> Iterator[QuantizedTable]:
         yield QuantizedTable(name, table, values, dim, header, row_bytes)
 
 
+def _wrong_pair() -> str:
+    """Says that the installed PyTorch or TorchRec is of one of `PAIRS` and the other is not; empty where neither is known."""
+    try:
+        torch_version, torchrec_version = version("torch"), version("torchrec")
+    except PackageNotFoundError:
+        return ""
+    pair = tuple(".".join(re.findall(r"\d+", text)[:2]) for text in (torch_version, torchrec_version))
+    if pair in PAIRS or not any(one in known for one, known in zip(pair, zip(*PAIRS, strict=True), strict=True)):
+        return ""
+    fitting = " or ".join(f"TorchRec {recommender} with PyTorch {base}" for base, recommender in PAIRS)
+    return f"TorchRec {torchrec_version} does not fit PyTorch {torch_version}: install {fitting}"
+
+
 @cache
 def torchrec() -> ModuleType:
     """The `torchrec` package. Its import logs on the root logger, which would install a handler and make a user's later
     `logging.basicConfig` ineffective; its first forward logs once more. Both are silenced.
 
     Raises:
-        ImportError: TorchRec or FBGEMM cannot be imported; the message holds the command that installs them.
+        ImportError: TorchRec or FBGEMM cannot be imported, or TorchRec is of another PyTorch; the message says what to install.
     """
+    if problem := _wrong_pair():
+        raise ImportError(problem)
     root, silent = logging.getLogger(), logging.NullHandler()
     root.addHandler(silent)
     collects = gc.isenabled()
@@ -97,9 +117,9 @@ def torchrec() -> ModuleType:
             import torchrec.models.dlrm
     except (ImportError, OSError) as error:
         raise ImportError(
-            f"drsrobust needs TorchRec here, and importing it failed: {error}. Install the pinned versions with "
-            "`pip install -r requirements/cpu.txt` from the repository root (with an NVIDIA GPU: pip install "
-            "'drsrobust[torchrec]')"
+            f"drsrobust needs TorchRec here, and importing it failed: {error}. Install it with "
+            "pip install 'drsrobust[torchrec]' (without a GPU: `make setup` in a checkout, or "
+            "`pip install -r requirements/cpu.txt` there); a model of your own needs no TorchRec"
         ) from error
     finally:
         root.removeHandler(silent)
