@@ -20,6 +20,7 @@ from drsrobust.data.id_columns import (
     as_array,
     encode_own_column,
     id_column,
+    own_categories,
     refuse_missing,
     user_column,
     user_numbers,
@@ -50,7 +51,9 @@ def from_frame(
         label: a column of 0 and 1, or several, of as many tasks; with `task="rank"` a column of the relevant item, or of lists.
         dense: columns of numbers.
         sparse: columns of ids, or of lists of several ids per row. Whole numbers, also as floats or booleans, are ids as they
-            are. Text is numbered from 1 in alphabetical order, categories from 0 in theirs; a warning says so.
+            are. Text is numbered from 1 in alphabetical order, categories from 0 in the order that they were given (pandas'
+            categories, polars' Enum, an ordered dictionary); other dictionaries, as polars' Categorical, count as the values that
+            they hold. A warning says which.
         user: a column of whole numbers or text, for metrics by user.
         task: `click`, also for several tasks; or `rank`.
         vocabulary: sparse column (or, with `task="rank"`, label) -> its values, whose positions, from 0, are the ids.
@@ -267,7 +270,12 @@ def _column(frame: Any, name: Any) -> pa.Array:
         column = pa.table(frame).column(name)
     else:
         column = frame[name]
-        column = column.to_arrow() if hasattr(column, "to_arrow") else arrow_column(column, f"column {name!r}")
+        if hasattr(column, "to_arrow"):
+            column = column.to_arrow()
+        else:
+            is_category = getattr(column.dtype, "categories", None) is not None
+            column = arrow_column(column, f"column {name!r}")
+            column = own_categories(column) if is_category else column
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
