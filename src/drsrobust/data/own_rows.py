@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from drsrobust._choices import check_choice, unknown
 from drsrobust._hashing import digest
-from drsrobust.data.dataset import DATA_TASKS, Dataset, Feature, Ids, Schema, Split
+from drsrobust.data.click_labels import clicks
+from drsrobust.data.dataset import DATA_TASKS, Dataset, Feature, Ids, Schema, Split, click_rate
 from drsrobust.data.id_columns import (
     MISSING,
     arrow_column,
@@ -40,6 +41,7 @@ def from_frame(
     vocabulary: Mapping[str | int, Sequence[Any]] | None = None,
     missing: str = "refuse",
     cardinalities: Mapping[str | int, int] | None = None,
+    unobserved: Any = None,
     split: tuple[float, float, float] | None = None,
     seed: int = 0,
     name: str = "rows",
@@ -48,7 +50,9 @@ def from_frame(
 
     Args:
         frame: of pandas, polars or Arrow, or anything with `__arrow_c_stream__`.
-        label: a column of 0 and 1, or several, of as many tasks; with `task="rank"` a column of the relevant item, or of lists.
+        label: a column of 0 and 1 (also booleans, or text such as `yes` and `no`), or several, of as many tasks; with
+            `task="rank"` a column of the relevant item, or of lists. Of several tasks a missing label was not observed: the
+            metrics of the task leave the row out.
         dense: columns of numbers.
         sparse: columns of ids, or of lists of several ids per row. Whole numbers, also as floats or booleans, are ids as they
             are. Text is numbered from 1 in alphabetical order, categories from 0 in the order that they were given (pandas'
@@ -61,6 +65,7 @@ def from_frame(
             where text is numbered from 1; the one after the vocabulary or the categories; where whole numbers are ids, the last
             one of `cardinalities`, else the one after the largest. A warning says which.
         cardinalities: sizes of features' tables; else as many as the ids need.
+        unobserved: a value of labels of several tasks that means the same as a missing one, as -1.
         split: shares of training, validation and test rows, drawn at random; None: all are test rows, in their order.
         seed: of `split`.
         name: of the data set, in tables and figures.
@@ -100,7 +105,7 @@ def from_frame(
             raise ValueError(f"label is {labels}; task='rank' takes one column, of items or of lists of items")
         targets = _items(get[labels[0]], f"column {labels[0]!r}", names.get(labels[0]), notes)
     else:
-        targets = _labels({column: get[column] for column in labels})
+        targets = _labels({column: get[column] for column in labels}, unobserved)
     for note in notes:
         warnings.warn(note, stacklevel=2)
     return _dataset(
@@ -127,6 +132,7 @@ def from_tensors(
     vocabulary: Mapping[str, Sequence[Any]] | None = None,
     missing: str = "refuse",
     cardinalities: Mapping[str, int] | None = None,
+    unobserved: Any = None,
     split: tuple[float, float, float] | None = None,
     seed: int = 0,
     name: str = "rows",
@@ -140,7 +146,7 @@ def from_tensors(
         user: whole numbers or text [n].
         tasks: names of the T tasks; else `task_0`, `task_1`, ...
         vocabulary, missing, cardinalities: as of `from_frame`, by feature; `label` in place of a label's column.
-        task, split, seed, name: as of `from_frame`.
+        task, unobserved, split, seed, name: as of `from_frame`.
 
     Raises:
         TypeError, ValueError: as `from_frame`; arrays of different numbers of rows.
@@ -158,7 +164,7 @@ def from_tensors(
         tasks = tuple(tasks) or tuple(f"task_{number}" for number in range(len(by_task)))
         if len(tasks) != len(by_task):
             raise ValueError(f"tasks has {len(tasks)} names for labels of shape {values.shape}")
-        labels = _labels(dict(zip(tasks, map(pa.array, by_task), strict=True)))
+        labels = _labels(dict(zip(tasks, (arrow_column(column, "label") for column in by_task), strict=True)), unobserved)
         tasks = tasks if values.ndim == 2 and values.shape[1] > 1 else ()
     numbers = np.empty((n, 0), np.float32) if dense is None else as_array(dense).reshape(len(dense), -1)
     names = tuple(f"dense_{number}" for number in range(numbers.shape[1]))
@@ -226,11 +232,11 @@ def _dataset(
     sizes = _sizes(n, split)
     rows = np.arange(n) if split is None else np.random.default_rng(seed).permutation(n)
     fingerprint = _fingerprint(schema, dense, sparse, labels, users)
-    clicks = 0.5 if isinstance(labels, Ids) else float(np.mean(labels[rows[: sizes[0]]] if sizes[0] else labels))
+    prior = 0.5 if isinstance(labels, Ids) else click_rate(labels[rows[: sizes[0]]] if sizes[0] else labels)
     source = digest(
-        [fingerprint, clicks, tasks]
+        [fingerprint, prior, tasks]
     )  # NaN scores count as clicks; a dictionary of outputs is read by the tasks
-    every_row = Split(dense, sparse, labels, users, np.arange(n), name, "test", clicks, source, n, tasks)
+    every_row = Split(dense, sparse, labels, users, np.arange(n), name, "test", prior, source, n, tasks)
     ends = np.cumsum((0, *sizes)).tolist()
     parts = {}
     for part, start, end in zip(PARTS, ends, ends[1:], strict=False):
@@ -306,15 +312,15 @@ def _matrix(columns: Mapping[str, pa.Array], n: int) -> np.ndarray:
     return matrix
 
 
-def _labels(columns: Mapping[str, pa.Array]) -> np.ndarray:
+def _labels(columns: Mapping[str, pa.Array], unobserved: Any) -> np.ndarray:
     """Labels float32 [n] or [n, T]."""
-    labels = []
-    for name, column in columns.items():
-        values = _numbers(column, name)
-        if wrong := np.flatnonzero((values != 0) & (values != 1)).tolist():
-            raise ValueError(f"label {name!r} holds {values[wrong[0]]:g} in row {wrong[0]}; labels must be 0 or 1")
-        labels.append(values)
-    return labels[0] if len(labels) == 1 else np.stack(labels, axis=1)
+    several = len(columns) > 1
+    if unobserved is not None and not several:
+        raise ValueError(f"unobserved is {unobserved!r}, and there is one label; it is for several tasks: leave such rows out")
+    labels = [
+        clicks(column, f"label {name!r}", gaps=several, unobserved=unobserved) for name, column in columns.items()
+    ]
+    return np.stack(labels, axis=1) if several else labels[0]
 
 
 def _items(column: pa.Array, what: str, vocabulary: Sequence[Any] | None, notes: list[str]) -> Ids:

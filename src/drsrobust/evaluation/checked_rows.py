@@ -34,11 +34,12 @@ def checked_rows(rows: Any, task: str) -> Split | Batches | StreamedRows:
     if kind != task:
         raise ValueError(f"the labels of {rows.dataset} are those of task={kind!r}, and this is task={task!r}")
     if task != "rank":
-        names = rows.tasks or ("",)
-        for name, clicks in zip(names, np.sum(labels.reshape(len(rows), -1) > 0.5, axis=0).tolist(), strict=True):
-            if clicks in (0, len(rows)):
+        for name, column in zip(rows.tasks or ("",), labels.reshape(len(rows), -1).T, strict=True):
+            clicks, n = int(np.sum(column > 0.5)), len(column) - int(np.isnan(column).sum())
+            if clicks in (0, n):
                 what = f"task {name!r}" if name else "the split"
-                raise ValueError(f"{what} has {clicks} clicks in {len(rows)} rows; AUC needs rows of both classes")
+                observed = "" if n == len(rows) else " with an observed label"
+                raise ValueError(f"{what} has {clicks} clicks in {n} rows{observed}; AUC needs rows of both classes")
     return rows
 
 

@@ -158,7 +158,7 @@ class Evaluator:
             options["count_pairs"] = partial(twice_won, device=device)
         if self.scoring.task == "click":
             return ClickMetrics(rows.labels, golden, rows.prior, rows.users, compare=compare, **options)
-        priors = rows.labels.mean(axis=0)
+        priors = np.nanmean(rows.labels, axis=0)  # NaN: not observed
         return MultiMetrics(rows.labels, golden, priors, rows.tasks, rows.users, compare=compare, **options)
 
     def _warn_of_probabilities(self) -> None:

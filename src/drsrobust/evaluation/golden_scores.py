@@ -37,7 +37,8 @@ def warn_of_probabilities(
     for task, values, clicks in zip(
         names, *(array.reshape(len(array), -1).T for array in (scores, labels)), strict=True
     ):
-        low, high = values.min(), values.max()
+        low, high, observed = values.min(), values.max(), ~np.isnan(clicks)
+        values, clicks = (values, clicks) if observed.all() else (values[observed], clicks[observed])
         if low >= 0 and high <= 1 and (bounded is not False or _predict(values, clicks)):
             suspected[task] = f"[{low:.3g}, {high:.3g}]"
     if not suspected:

@@ -1,6 +1,5 @@
 """Which rows of data look up which rows of a model's tables."""
 
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -392,7 +391,7 @@ def _bags(offsets: torch.Tensor, n: int, lengths: torch.Tensor) -> bool:
 
 def _digest(ids: torch.Tensor) -> int:
     """A hash of ids [m], equal for equal ids of any type; different ids may have the same one."""
-    return zlib.crc32(ids.detach().to("cpu", torch.int64).contiguous().numpy())
+    return hash(ids.detach().to("cpu", torch.int64).numpy().tobytes())
 
 
 def _same(first: torch.Tensor, other: torch.Tensor) -> bool:

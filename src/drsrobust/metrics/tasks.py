@@ -63,10 +63,11 @@ class ClickMetrics(BaselineMetrics):
 
 
 class MultiMetrics:
-    """Metrics of the scores [n, T] of T tasks: of each by `auc/<task>`, and the means over tasks by plain names.
+    """Metrics of the scores [n, T] of T tasks: of each by `auc/<task>`, and the means over tasks by plain names. All metrics of
+    a task are over the rows whose label of this task was observed.
 
     Args:
-        labels: [n, T], 0 or 1.
+        labels: [n, T], 0 or 1, or NaN: not observed.
         golden: scores (logits) [n, T] without errors, finite.
         priors: click rates of the training rows, [T].
         tasks: T names.
@@ -103,9 +104,13 @@ class MultiMetrics:
                 "tasks; they must be [n, T], [n, T], T and T"
             )
         self._by_task: dict[str, ClickMetrics] = {}
+        self._observed: list[np.ndarray | None] = []  # rows of a task, int64; None: all
         for t, task in enumerate(tasks):
+            missing = np.isnan(labels[:, t])
+            self._observed.append(rows := np.flatnonzero(~missing) if missing.any() else None)
+            of_task = [_of_rows(column, rows) for column in (labels[:, t], self.golden[:, t], users)]
             try:
-                self._by_task[task] = ClickMetrics(labels[:, t], self.golden[:, t], priors[t], users, **options)
+                self._by_task[task] = ClickMetrics(*of_task[:2], priors[t], of_task[2], **options)
             except ValueError as error:
                 raise ValueError(f"task {task!r}: {error}") from error
         self.golden.setflags(write=False)
@@ -141,7 +146,10 @@ class MultiMetrics:
         by_task = {}
         for t, (task, metrics) in enumerate(self._by_task.items()):
             bases = list(dict.fromkeys(base for base, each_task in split if each_task in ("", task)))
-            by_task[task] = metrics.measures(bases, scores[:, t], changed) if bases else {}
+            rows, of_changed = self._observed[t], changed
+            if rows is not None and changed is not None:
+                of_changed = np.searchsorted(rows, np.intersect1d(rows, distinct_rows(checked_rows(changed), len(scores))))
+            by_task[task] = metrics.measures(bases, _of_rows(scores[:, t], rows), of_changed) if bases else {}
         for name, (base, task) in zip(names, split, strict=True):
             values = [by_task[task][base]] if task else [each_task[base] for each_task in by_task.values()]
             measured[name] = None if None in values else float(np.mean(values))
@@ -158,7 +166,12 @@ class MultiMetrics:
         """Raises RuntimeError if the arrays here are not those of the golden scores."""
         check_same({"MultiMetrics.golden": self.golden}, {"MultiMetrics.golden": np.asarray(golden)})
         for t, metrics in enumerate(self._by_task.values()):
-            metrics.check(golden[:, t])
+            metrics.check(_of_rows(golden[:, t], self._observed[t]))
+
+
+def _of_rows(column: np.ndarray | None, rows: np.ndarray | None) -> np.ndarray | None:
+    """The values of some rows (None: all) of a column, if there is one."""
+    return column if column is None or rows is None else column[rows]
 
 
 class RankMetrics:
