@@ -11,12 +11,15 @@ from drsrobust.metrics.log_loss import entropy
 from drsrobust.metrics.streamed import Headline
 
 
-def check_finite(golden: np.ndarray | Headline, rows: int) -> None:
-    """Raises ValueError for golden scores ([n], [n, T] or [n, items], of so many rows) that are not finite."""
-    nan_rows, inf_rows = non_finite_rows(golden)
+def check_finite(golden: np.ndarray | Headline, rows: int, task: str) -> None:
+    """Raises ValueError for golden scores ([n], [n, T] or [n, items], of so many rows) that are not finite; for ranking, items
+    that a row does not offer may have -inf."""
+    rank = task == "rank"
+    nan_rows, inf_rows = non_finite_rows(golden, golden if rank else None)
     if nan_rows or inf_rows:
+        infinite, right = ("+inf", "finite, or -inf of masked items") if rank else ("infinite", "finite")
         raise ValueError(
-            f"the model without errors gives {nan_rows} NaN and {inf_rows} infinite scores in {rows} rows; all must be finite"
+            f"the model without errors gives {nan_rows} NaN and {inf_rows} {infinite} scores in {rows} rows; all must be {right}"
         )
 
 

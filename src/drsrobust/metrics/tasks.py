@@ -184,7 +184,8 @@ class RankMetrics:
     Args:
         relevant: the items that are relevant to each row: int64 [n], or with any number per row as the data's `Ids` (`values`
             of all rows, `lengths` per row). A negative item is none.
-        golden: scores [n, items] without errors, finite.
+        golden: scores [n, items] without errors, finite, or -inf of items that a row does not offer (that a user has seen): they
+            come last in its list, and have not changed where they are -inf with errors too.
         k: length of a list, where the name has none.
         epsilon: distance beyond which a score has moved.
 
@@ -192,7 +193,7 @@ class RankMetrics:
         golden: as given, read-only.
 
     Raises:
-        ValueError: arrays of other shapes, items that are no whole numbers or have no score, golden scores that are not finite,
+        ValueError: arrays of other shapes, items that are no whole numbers or have no score, golden scores that are NaN or +inf,
             or a k or epsilon out of its range.
 
     Example:
@@ -207,7 +208,7 @@ class RankMetrics:
         self._relevant, self.golden = relevant, np.array(golden)
         if self.golden.ndim != 2 or not self.golden.shape[1]:
             raise ValueError(f"golden of shape {self.golden.shape}; it must be [n, items]")
-        check_finite(self.golden)
+        check_finite(self.golden, masked=True)
         self._epsilon, lists = checked_epsilon(epsilon), ItemLists(*self.golden.shape, k)
         self._lists = ListMetrics(lists, is_relevant(relevant, *self.golden.shape), self.golden)
         self.golden.setflags(write=False)
