@@ -21,7 +21,7 @@ from drsrobust.injection import AddressSpace, AppliedMap, ErrorMap, InjectionErr
 from drsrobust.injection.targets import TargetLike
 from drsrobust.introspection.calling import on_device_of
 from drsrobust.introspection.tensors import listed
-from drsrobust.introspection.wrappers import evaluating
+from drsrobust.introspection.wrappers import evaluating, requiring_gradients
 from drsrobust.mitigation import Cost, Detection, Mitigation, Screened
 from drsrobust.mitigation.base import attached_mitigations
 from drsrobust.mitigation.memory.check_bits import label_stream
@@ -326,12 +326,10 @@ class ProbeRows(Mitigation):
     def _sensitive(self) -> dict[str, np.ndarray]:
         """Tensor -> which of its words (bool, flat) have a gradient of any probe row's score."""
         entries = [entry for entry in listed(self._model) if entry.tensor.is_floating_point() and entry.tensor.is_leaf]
-        tensors, needed = [e.tensor for e in entries], [e.tensor.requires_grad for e in entries]
+        tensors = [entry.tensor for entry in entries]
         found = {entry.name: np.zeros(entry.tensor.numel(), bool) for entry in entries}
         random = torch.Generator().manual_seed(0)
-        try:
-            for tensor in tensors:
-                tensor.requires_grad_(True)
+        with requiring_gradients(tensors):
             for batch, golden in zip(self._golden().batches, self._golden().scores, strict=True):
                 with evaluating(self._model), torch.enable_grad():
                     scores = self._scoring(self._model, batch)[: len(golden)]
@@ -341,9 +339,6 @@ class ProbeRows(Mitigation):
                 for entry, gradient in zip(entries, gradients, strict=True):
                     if gradient is not None:
                         found[entry.name] |= (gradient.to_dense() != 0).cpu().numpy().ravel()
-        finally:
-            for tensor, need in zip(tensors, needed, strict=True):
-                tensor.requires_grad_(need)
         return found
 
 
