@@ -85,6 +85,7 @@ def from_frame(
         [str(column) for column in names] for names in ([label] if one_label else label, dense, sparse)
     )
     named = [*labels, *dense, *sparse]
+    frame = _in_memory(frame)
     columns = _columns(frame)
     get = {}
     for column in (*named, *([] if user is None else [str(user)])):
@@ -255,14 +256,28 @@ def _sizes(n: int, split: tuple[float, float, float] | None) -> tuple[int, int, 
     return train, valid, n - train - valid
 
 
+# Methods of frames without rows of their own that give these: of Spark, Dask, DuckDB, polars' LazyFrame, Ibis, Arrow's datasets.
+_READ_BY = ("toPandas", "compute", "df", "collect", "execute", "to_table")
+
+
+def _in_memory(frame: Any) -> Any:
+    """The frame; a stream of Arrow without named columns, which can be read once, as a table.
+
+    Raises:
+        TypeError: a frame that is a query or a plan; the message names the method that reads it.
+    """
+    if method := next((name for name in _READ_BY if callable(getattr(type(frame), name, None))), None):
+        raise TypeError(f"frame is a {type(frame).__name__}, which holds no rows yet; pass frame.{method}()")
+    has_columns = not all(callable(getattr(type(frame), name, len)) for name in ("columns", "column_names"))
+    return pa.table(frame) if hasattr(frame, "__arrow_c_stream__") and not has_columns else frame
+
+
 def _columns(frame: Any) -> list[Any]:
     """Names of a frame's columns."""
     for attribute in ("column_names", "columns"):
         names = getattr(frame, attribute, None)
         if names is not None and not callable(names):
             return list(names)
-    if hasattr(frame, "__arrow_c_stream__"):
-        return pa.table(frame).column_names
     raise TypeError(
         f"frame is a {type(frame).__name__}; it must be a frame of pandas, polars or Arrow with named columns"
     )
@@ -272,8 +287,6 @@ def _column(frame: Any, name: Any) -> pa.Array:
     """A column as one Arrow array."""
     if hasattr(frame, "column_names"):  # Arrow
         column = frame.column(name)
-    elif not hasattr(frame, "__getitem__"):
-        column = pa.table(frame).column(name)
     else:
         column = frame[name]
         if hasattr(column, "to_arrow"):
@@ -285,8 +298,8 @@ def _column(frame: Any, name: Any) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-def _numbers(column: pa.Array, name: str) -> np.ndarray:
-    """A dense column, float32 [n]."""
+def _numbers(column: pa.Array, name: str) -> tuple[np.ndarray, int | None]:
+    """A dense column, float32 [n], and the first row whose number has lost digits before the point; None if none has."""
     refuse_missing(column, f"column {name!r}")
     kind = column.type
     if not (
@@ -301,14 +314,31 @@ def _numbers(column: pa.Array, name: str) -> np.ndarray:
     if not np.isfinite(numbers).all():
         row = int(np.flatnonzero(~np.isfinite(numbers))[0])
         raise ValueError(f"column {name!r} holds {numbers[row]} in row {row}; dense values must be finite in float32")
-    return numbers
+    if not len(numbers) or np.abs(numbers).max() < 2**24:
+        return numbers, None
+    wide = values.to_numpy(zero_copy_only=False)
+    if pa.types.is_integer(kind):  # those with over 24 bits from the first that is set to the last
+        with np.errstate(divide="ignore"):
+            lost = np.flatnonzero(np.abs(wide // (wide & -wide)) >= 2**24)
+    else:  # of float64 over 2**53 nobody knows the digits
+        wide = wide.astype(np.float64)
+        lost = np.flatnonzero((np.abs(numbers.astype(np.float64) - wide) >= 0.5) & (np.abs(wide) < 2**53))
+    return numbers, int(lost[0]) if len(lost) else None
 
 
 def _matrix(columns: Mapping[str, pa.Array], n: int) -> np.ndarray:
     """Dense columns of n rows as float32 [n, D]."""
-    matrix = np.empty((n, len(columns)), np.float32)
+    matrix, lost = np.empty((n, len(columns)), np.float32), []
     for place, (name, column) in enumerate(columns.items()):
-        matrix[:, place] = _numbers(column, name)
+        matrix[:, place], row = _numbers(column, name)
+        if row is not None:
+            lost.append(f"{name!r} ({column[row].as_py()} in row {row} is {matrix[row, place]:.0f})")
+    if lost:
+        warnings.warn(
+            f"dense columns lose digits as float32, which holds all whole numbers to {2**24}: {', '.join(lost)}; as of "
+            "timestamps, subtract the first one or take larger units",
+            stacklevel=3,
+        )
     return matrix
 
 
