@@ -95,7 +95,9 @@ def test_inference_tensors_are_named():
     rows = rows_of_a_table()
     with torch.inference_mode():
         model = learned(torch.nn.Embedding, False, rows)
-    with pytest.raises(ValueError, match="hold inference tensors, which have none; make them outside of torch.inference"):
+    with pytest.raises(
+        ValueError, match="hold inference tensors, which have none; make them outside of torch.inference"
+    ):
         dr.worst_case(dr.Evaluator(model, rows), budget=1)
     model = learned(torch.nn.Embedding, False, rows)
     with torch.inference_mode():

@@ -109,7 +109,10 @@ def test_metrics_of_a_task_are_over_its_observed_rows(kind):
         rows = from_tensors(label=labels, dense=dense, tasks=("click", "buy"))
         forward = lambda model, batch: model(batch.dense_features)  # noqa: E731
     else:
-        batches = [(torch.tensor(dense[i : i + 64]), torch.tensor(labels[i : i + 64]).nan_to_num(-1)) for i in (0, 64, 128, 192)]
+        batches = [
+            (torch.tensor(dense[i : i + 64]), torch.tensor(labels[i : i + 64]).nan_to_num(-1))
+            for i in (0, 64, 128, 192)
+        ]
         rows = from_batches(iter(batches), tasks=("click", "buy"), unobserved=-1)
         forward = lambda model, batch: model(batch[0])  # noqa: E731
     evaluator = dr.Evaluator(model, rows, forward=forward, task="multi", output="logit", scores="logit")

@@ -111,7 +111,11 @@ def test_polars_own_categories():
             rows = from_frame(polars.DataFrame(columns), label="y", sparse=["c", "e", "l"]).test
         text, own = [" abc".index(value) for value in values], ["cba".index(value) for value in values]
         assert [rows.sparse[name].values.tolist() for name in "cel"] == [text, own, text]
-        orders = ["1 to 3 in alphabetical order", "0 to 2 in the order of its categories", "1 to 3 in alphabetical order"]
+        orders = [
+            "1 to 3 in alphabetical order",
+            "0 to 2 in the order of its categories",
+            "1 to 3 in alphabetical order",
+        ]
         assert [str(one.message).split("numbered ")[1].split(";")[0] for one in said] == orders
 
 

@@ -225,7 +225,9 @@ def test_a_stream_of_arrow_is_read_once(frame):
 
 @pytest.mark.parametrize("method", ["collect", "df", "compute", "toPandas", "execute", "to_table"])
 def test_a_frame_that_is_only_a_plan(frame, method):
-    lazy = type("Plan", (), {"columns": list(frame), method: lambda self: frame, "__getitem__": lambda self, name: None})
+    lazy = type(
+        "Plan", (), {"columns": list(frame), method: lambda self: frame, "__getitem__": lambda self, name: None}
+    )
     with pytest.raises(TypeError, match=rf"frame is a Plan, which holds no rows yet; pass frame.{method}\(\)"):
         from_frame(lazy(), **COLUMNS)
     column = frame.rename(columns={"price": method})  # a frame may have a column of that name

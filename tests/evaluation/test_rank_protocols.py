@@ -40,7 +40,9 @@ def test_masked_items_are_no_errors(seen):
     relevant = torch.tensor([int((~row).nonzero()[0]) for row in seen])
     rows = dr.data.from_batches(iter(batches(users, seen, relevant)), task="rank")
     least = torch.finfo(torch.float32).min
-    low = dr.Evaluator(model, rows, task="rank", forward=lambda model, batch: model(batch[0]).masked_fill(batch[1], least))
+    low = dr.Evaluator(
+        model, rows, task="rank", forward=lambda model, batch: model(batch[0]).masked_fill(batch[1], least)
+    )
     evaluator = dr.Evaluator(model, rows, task="rank", forward=lambda model, batch: model(batch[0], batch[1]))
     assert (evaluator.golden.outcome, evaluator.golden.nan_rows, evaluator.golden.inf_rows) == ("ok", 0, 0)
     lists = ["ndcg@10", "hit_rate@10", "recall@5", "overlap", "list_changed", "users_harmed"]
@@ -61,7 +63,9 @@ def test_masked_items_are_no_errors(seen):
             assert result.metrics(names[6:8]) == other.metrics(names[6:8])
         outcomes.add(result.outcome)
     evaluator.verify()
-    table = dr.Campaign(evaluator, errors=[dr.FixedCount(1, bits=[30])], metrics=["ndcg@10"], trials=4).run(progress=False)
+    table = dr.Campaign(evaluator, errors=[dr.FixedCount(1, bits=[30])], metrics=["ndcg@10"], trials=4).run(
+        progress=False
+    )
     assert set(table["outcome"]) <= {"ok", "nonfinite"}
 
 
@@ -105,7 +109,11 @@ def test_the_first_of_some_candidates_is_the_relevant_one(kind):
     assert ndcg(zeros)[0] == pytest.approx(expected)
     assert ndcg(zeros) == ndcg(zeros, task="rank")
     assert ndcg(flags, task="rank")[0] == pytest.approx(expected)
-    with pytest.raises(ValueError, match=r"those of task='click', .*from_batches\(..., task='rank'\) reads labels as the"):
+    with pytest.raises(
+        ValueError, match=r"those of task='click', .*from_batches\(..., task='rank'\) reads labels as the"
+    ):
         ndcg(torch.arange(ROWS) % 2)
-    with pytest.raises(ValueError, match=r"those of task='multi', .*from_batches\(..., task='rank'\) reads labels as the"):
+    with pytest.raises(
+        ValueError, match=r"those of task='multi', .*from_batches\(..., task='rank'\) reads labels as the"
+    ):
         ndcg(flags)

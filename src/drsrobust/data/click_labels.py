@@ -42,7 +42,9 @@ def clicks(column: pa.Array, what: str, *, gaps: bool = False, unobserved: Any =
     numbers = values.to_numpy(zero_copy_only=False)
     if (wrong := np.flatnonzero((numbers != 0) & (numbers != 1) & ~np.isnan(numbers))).size:
         value = f"{numbers[wrong[0]]:g}"
-        raise ValueError(f"{what} holds {value} in row {wrong[0]}; labels must be 0 or 1{_left_out(value, gaps, unobserved)}")
+        raise ValueError(
+            f"{what} holds {value} in row {wrong[0]}; labels must be 0 or 1{_left_out(value, gaps, unobserved)}"
+        )
     return numbers.astype(np.float32)
 
 
@@ -60,7 +62,9 @@ def _without(column: pa.Array, unobserved: Any, what: str) -> pa.Array:
     try:
         value = pa.scalar(unobserved).cast(column.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise TypeError(f"unobserved is {unobserved!r}, and {what} is {column.type}; it must be a value of it") from error
+        raise TypeError(
+            f"unobserved is {unobserved!r}, and {what} is {column.type}; it must be a value of it"
+        ) from error
     return pc.if_else(pc.fill_null(pc.equal(column, value), False), pa.scalar(None, column.type), column)
 
 

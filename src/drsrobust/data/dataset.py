@@ -99,9 +99,7 @@ class Split:
         return len(self.rows)
 
     def __repr__(self) -> str:
-        rates = (
-            "" if isinstance(self.labels, Ids) or not len(self) else f", click rate {click_rate(self.labels):.3f}"
-        )
+        rates = "" if isinstance(self.labels, Ids) or not len(self) else f", click rate {click_rate(self.labels):.3f}"
         return f"<Split {self.dataset} {self.part}: {len(self):,} rows{rates}>"
 
     @cached_property

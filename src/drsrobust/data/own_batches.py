@@ -204,7 +204,9 @@ def _joined(arrays_given: list[Any], task: str | None, unobserved: Any) -> tuple
     several = labels.ndim == 2 and task != "rank"
     if unobserved is not None:
         if not several:
-            raise ValueError(f"unobserved is {unobserved!r}; it is for labels [B, T] of several tasks, not {labels.shape[1:]}")
+            raise ValueError(
+                f"unobserved is {unobserved!r}; it is for labels [B, T] of several tasks, not {labels.shape[1:]}"
+            )
         labels = np.where(labels == unobserved, np.nan, labels)
     zero_or_one = (labels == 0) | (labels == 1)
     if task != "rank" and (zero_or_one | (np.isnan(labels) & several)).all():
@@ -228,7 +230,12 @@ def _are_items(labels: np.ndarray, task: str | None) -> bool:
     """Whether labels [n] are numbers of items; whole floats are where they are said to be."""
     if labels.dtype.kind in "iu":
         return labels.max() < 2**63
-    return task == "rank" and labels.dtype.kind == "f" and bool((labels == np.trunc(labels)).all()) and labels.max() < 2**53
+    return (
+        task == "rank"
+        and labels.dtype.kind == "f"
+        and bool((labels == np.trunc(labels)).all())
+        and labels.max() < 2**53
+    )
 
 
 def _users(users: Any, batch: int, rows: int) -> pa.Array:

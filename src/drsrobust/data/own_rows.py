@@ -165,7 +165,9 @@ def from_tensors(
         tasks = tuple(tasks) or tuple(f"task_{number}" for number in range(len(by_task)))
         if len(tasks) != len(by_task):
             raise ValueError(f"tasks has {len(tasks)} names for labels of shape {values.shape}")
-        labels = _labels(dict(zip(tasks, (arrow_column(column, "label") for column in by_task), strict=True)), unobserved)
+        labels = _labels(
+            dict(zip(tasks, (arrow_column(column, "label") for column in by_task), strict=True)), unobserved
+        )
         tasks = tasks if values.ndim == 2 and values.shape[1] > 1 else ()
     numbers = np.empty((n, 0), np.float32) if dense is None else as_array(dense).reshape(len(dense), -1)
     names = tuple(f"dense_{number}" for number in range(numbers.shape[1]))
@@ -346,7 +348,9 @@ def _labels(columns: Mapping[str, pa.Array], unobserved: Any) -> np.ndarray:
     """Labels float32 [n] or [n, T]."""
     several = len(columns) > 1
     if unobserved is not None and not several:
-        raise ValueError(f"unobserved is {unobserved!r}, and there is one label; it is for several tasks: leave such rows out")
+        raise ValueError(
+            f"unobserved is {unobserved!r}, and there is one label; it is for several tasks: leave such rows out"
+        )
     labels = [
         clicks(column, f"label {name!r}", gaps=several, unobserved=unobserved) for name, column in columns.items()
     ]

@@ -293,7 +293,9 @@ class SplitLookups(Lookups):
         self._calls[name] = call + 1
         of_calls = self._call_features.setdefault(name, [])
         candidates = of_calls[call] if call < len(of_calls) else None
-        matching = self._matching(name, ids.reshape(-1), offsets, candidates) if isinstance(ids, torch.Tensor) else set()
+        matching = (
+            self._matching(name, ids.reshape(-1), offsets, candidates) if isinstance(ids, torch.Tensor) else set()
+        )
         of_calls[call : call + 1] = [matching]
 
     def _matching(self, name: str, flat: torch.Tensor, offsets: Any, candidates: set[str] | None) -> set[str]:

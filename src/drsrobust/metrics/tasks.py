@@ -148,7 +148,9 @@ class MultiMetrics:
             bases = list(dict.fromkeys(base for base, each_task in split if each_task in ("", task)))
             rows, of_changed = self._observed[t], changed
             if rows is not None and changed is not None:
-                of_changed = np.searchsorted(rows, np.intersect1d(rows, distinct_rows(checked_rows(changed), len(scores))))
+                of_changed = np.searchsorted(
+                    rows, np.intersect1d(rows, distinct_rows(checked_rows(changed), len(scores)))
+                )
             by_task[task] = metrics.measures(bases, _of_rows(scores[:, t], rows), of_changed) if bases else {}
         for name, (base, task) in zip(names, split, strict=True):
             values = [by_task[task][base]] if task else [each_task[base] for each_task in by_task.values()]
