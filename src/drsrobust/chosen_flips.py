@@ -142,8 +142,8 @@ def worst_case(
 
     Raises:
         TypeError: rows that are a stream.
-        ValueError: another task than clicks, a budget or number of candidates under 1, or no targeted tensor with a gradient, as
-            of inference tensors.
+        ValueError: another task than clicks, a budget or number of candidates under 1, or no targeted tensor with a gradient
+            (inference tensors have none).
 
     Example:
         >>> import drsrobust as dr

@@ -53,7 +53,7 @@ def test_a_ratio_of_means_over_pairs():
     ("faulty", "guarded", "why"),
     [
         ([GOLDEN] * 20, [GOLDEN] * 20, "the mean loss without it is 0 AUC, under 0.001"),
-        ([0.5, *[GOLDEN] * 19], [GOLDEN] * 20, "the mean loss without it is 0.015 AUC, not clearly over 0: its interval begins"),
+        ([0.5, *[GOLDEN] * 19], [GOLDEN] * 20, "the mean loss without it is 0.015 AUC, not clearly over 0: its interval"),
         ([None] * 5, [None] * 5, "the model raised in all trials"),
         ([0.5], [0.7], "the mean loss without it is 0.3 AUC, not clearly over 0: its interval begins at -0.1"),
         ([0.5, 0.7, 0.6, 0.68], [0.8, 0.7, 0.7, 0.64], None),

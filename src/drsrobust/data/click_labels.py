@@ -76,8 +76,8 @@ def _of_text(column: pa.Array, what: str, hint: bool) -> np.ndarray:
         if text.strip().lower() not in WORDS:
             row = int(np.flatnonzero(codes == number)[0])
             raise ValueError(
-                f"{what} holds {text!r} in row {row}; labels are 0 or 1, booleans, or text such as 'yes' and 'no': say which value "
-                f"is the click, as column == {text!r}{_left_out(repr(text), hint, None)}"
+                f"{what} holds {text!r} in row {row}; labels are 0 or 1, booleans, or text such as 'yes' and 'no': say which "
+                f"value is the click, as column == {text!r}{_left_out(repr(text), hint, None)}"
             )
     numbers = [float(WORDS[text.strip().lower()]) for text in texts]
     return np.array([*numbers, np.nan], np.float32)[codes]

@@ -160,8 +160,8 @@ def arrow_column(values: Any, what: str) -> pa.Array:
 
 def own_categories(column: pa.DictionaryArray) -> pa.DictionaryArray:
     """A column of pandas' categories as an ordered dictionary: in the order that the user gave, or pandas by sorting. An order
-    that is that of the values' first appearance in these rows, as of dictionaries read from a file, is another in another frame:
-    the categories are sorted then."""
+    that is that of the values' first appearance in these rows, as of dictionaries read from a file, is another in another
+    frame: the categories are sorted then."""
     codes, dictionary, ordered = column.indices, column.dictionary, column.type.ordered
     if not ordered and not _in_order(dictionary):
         appeared = codes.drop_null().unique().to_numpy(zero_copy_only=False)

@@ -76,8 +76,8 @@ def from_batches(
     Args:
         batches: any iterable: of TorchRec's `Batch`, of (dense, KeyedJaggedTensor, label), or of anything that the evaluator's
             `forward` takes.
-        label: batch -> labels [B] or [B, 1] of 0 and 1 (also booleans, or text such as `yes` and `no`), [B, T] of several tasks,
-            NaN where a label was not observed; for ranking the relevant item [B], lists of items, or flags 0 and 1 of all
+        label: batch -> labels [B] or [B, 1] of 0 and 1 (also booleans, or text such as `yes` and `no`), [B, T] of several
+            tasks, NaN where a label was not observed; for ranking the relevant item [B], lists of items, or flags 0 and 1 of all
             items [B, items]. None: `batch.labels`, the last element of a tuple or list, or the key `label` or `labels`.
         user: batch -> ids of users [B]: whole numbers, or text, which is numbered in alphabetical order.
         task: `click` or `rank`; None: by the labels: `click` where all are 0 and 1, as are the numbers of the relevant items
@@ -218,8 +218,8 @@ def _joined(arrays_given: list[Any], task: str | None, unobserved: Any) -> tuple
         return Ids(labels[some].astype(np.int64), some.astype(np.int32)), sizes
     if task == "rank" and labels.ndim == 2:
         raise ValueError(
-            f"labels have the shape [B, {labels.shape[1]}]; for ranking they are items [B], lists of items, or flags 0 and 1 of "
-            "all items [B, items]"
+            f"labels have the shape [B, {labels.shape[1]}]; for ranking they are items [B], lists of items, or flags 0 and 1 "
+            "of all items [B, items]"
         )
     wrong = labels[~zero_or_one].reshape(-1)[0] if not zero_or_one.all() else labels.reshape(-1)[0]
     left_out = f"; unobserved={wrong:g} leaves such labels of a task out" if several and unobserved is None else ""

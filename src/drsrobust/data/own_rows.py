@@ -56,8 +56,8 @@ def from_frame(
         dense: columns of numbers.
         sparse: columns of ids, or of lists of several ids per row. Whole numbers, also as floats or booleans, are ids as they
             are. Text is numbered from 1 in alphabetical order, categories from 0 in the order that they were given (pandas'
-            categories, polars' Enum, an ordered dictionary); other dictionaries, as polars' Categorical, count as the values that
-            they hold. A warning says which.
+            categories, polars' Enum, an ordered dictionary); other dictionaries, as polars' Categorical, count as the values
+            that they hold. A warning says which.
         user: a column of whole numbers or text, for metrics by user.
         task: `click`, also for several tasks; or `rank`.
         vocabulary: sparse column (or, with `task="rank"`, label) -> its values, whose positions, from 0, are the ids.
@@ -258,7 +258,7 @@ def _sizes(n: int, split: tuple[float, float, float] | None) -> tuple[int, int, 
     return train, valid, n - train - valid
 
 
-# Methods of frames without rows of their own that give these: of Spark, Dask, DuckDB, polars' LazyFrame, Ibis, Arrow's datasets.
+# Methods of frames without rows of their own that give these: of Spark, Dask, DuckDB, polars' LazyFrame, Ibis, Arrow.
 _READ_BY = ("toPandas", "compute", "df", "collect", "execute", "to_table")
 
 

@@ -49,7 +49,7 @@ def checked_rows(rows: Any, task: str) -> Split | Batches | StreamedRows:
 
 
 def _of_first_candidates(rows: Batches) -> Batches:
-    """Batches whose labels are all 0 are those of no click, and for ranking say that the first candidate is the relevant one."""
+    """Batches whose labels are all 0 hold no click, and for ranking say that the first candidate is the relevant one."""
     labels = rows.labels
     if isinstance(labels, Ids) or labels.ndim != 1 or labels.any():
         return rows

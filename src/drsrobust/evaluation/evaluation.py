@@ -20,7 +20,8 @@ class Evaluation:
     """The result of one evaluation of n rows.
 
     Attributes:
-        outcome: `ok`; `nonfinite` (a score is NaN, or infinite and not masked without errors); `raised` (the model raised: metrics are None).
+        outcome: `ok`; `nonfinite` (a score is NaN, or infinite and not masked without errors); `raised` (the
+            model raised: metrics are None).
         rows_reached: rows whose scores errors may have changed; only these were computed again.
         auc: of logits, or of the float32 probabilities that a server returns (see `scores` of `Evaluator`); the mean over
             tasks; None for ranking.

@@ -19,7 +19,8 @@ def check_finite(golden: np.ndarray | Headline, rows: int, task: str) -> None:
     if nan_rows or inf_rows:
         infinite, right = ("+inf", "finite, or -inf of masked items") if rank else ("infinite", "finite")
         raise ValueError(
-            f"the model without errors gives {nan_rows} NaN and {inf_rows} {infinite} scores in {rows} rows; all must be {right}"
+            f"the model without errors gives {nan_rows} NaN and {inf_rows} {infinite} scores in {rows} rows; "
+            f"all must be {right}"
         )
 
 

@@ -186,8 +186,8 @@ class RankMetrics:
     Args:
         relevant: the items that are relevant to each row: int64 [n], or with any number per row as the data's `Ids` (`values`
             of all rows, `lengths` per row). A negative item is none.
-        golden: scores [n, items] without errors, finite, or -inf of items that a row does not offer (that a user has seen): they
-            come last in its list, and have not changed where they are -inf with errors too.
+        golden: scores [n, items] without errors, finite, or -inf of items that a row does not offer (that a user has seen):
+            they come last in its list, and have not changed where they are -inf with errors too.
         k: length of a list, where the name has none.
         epsilon: distance beyond which a score has moved.
 
@@ -195,8 +195,8 @@ class RankMetrics:
         golden: as given, read-only.
 
     Raises:
-        ValueError: arrays of other shapes, items that are no whole numbers or have no score, golden scores that are NaN or +inf,
-            or a k or epsilon out of its range.
+        ValueError: arrays of other shapes, items that are no whole numbers or have no score, golden scores that are NaN or
+            +inf, or a k or epsilon out of its range.
 
     Example:
         >>> golden = np.array([[0.1, 0.9, 0.5], [0.7, 0.2, 0.3]])

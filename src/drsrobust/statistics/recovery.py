@@ -37,7 +37,8 @@ def recovery(table: "pd.DataFrame", *, confidence: float = CONFIDENCE) -> "pd.Da
         `recovery`; `why`, a text where `recovery` or an end of its interval is NaN, else None; `trials_harmed`, the share of
         trials that lose over 0.001 AUC (or raise) with the mitigation, and `trials_harmed_faulty` without it (Wilson). A raised
         trial counts as an AUC of 0 at the low end of `auc_faulty` and `auc` and at the high end of `lost`; at the low ends of
-        `gained` and `recovery` as an AUC of 0 with the mitigation and as the golden AUC without. `attrs["interval"]` describes the interval of `recovery`.
+        `gained` and `recovery` as an AUC of 0 with the mitigation and as the golden AUC without. `attrs["interval"]` describes
+        the interval of `recovery`.
 
     Raises:
         ValueError: trials without AUC, a condition without unprotected trials, mitigations with other trials than these,
