@@ -77,8 +77,8 @@ def from_batches(
         batches: any iterable: of TorchRec's `Batch`, of (dense, KeyedJaggedTensor, label), or of anything that the evaluator's
             `forward` takes.
         label: batch -> labels [B] or [B, 1] of 0 and 1 (also booleans, or text such as `yes` and `no`), [B, T] of several
-            tasks, NaN where a label was not observed; for ranking the relevant item [B], lists of items, or flags 0 and 1 of all
-            items [B, items]. None: `batch.labels`, the last element of a tuple or list, or the key `label` or `labels`.
+            tasks, NaN where a label was not observed; for ranking the relevant item [B], lists of items, or flags 0 and 1 of
+            all items [B, items]. None: `batch.labels`, the last element of a tuple or list, or the key `label` or `labels`.
         user: batch -> ids of users [B]: whole numbers, or text, which is numbered in alphabetical order.
         task: `click` or `rank`; None: by the labels: `click` where all are 0 and 1, as are the numbers of the relevant items
             where that is always the first of some candidates.
