@@ -53,6 +53,64 @@ def all_flips(model, rows, bits):
     return flips
 
 
+class Bags(torch.nn.Module):
+    """A table as ids or bags, with gradients of its rows alone or of the whole, and a layer."""
+
+    def __init__(self, kind, sparse):
+        super().__init__()
+        torch.manual_seed(2)
+        self.table, self.top = kind(40, 4, sparse=sparse), torch.nn.Linear(4, 1)
+
+    def forward(self, dense_features, sparse_features):
+        ids = sparse_features["f"].values().long()
+        return self.top(self.table(ids if isinstance(self.table, torch.nn.Embedding) else ids[:, None]))
+
+
+def rows_of_a_table():
+    random = np.random.default_rng(5)
+    ids = random.integers(0, 40, 256)
+    return dr.data.from_tensors(label=(ids + random.normal(size=256) > 20).astype(np.float32), sparse={"f": ids}).test
+
+
+def learned(kind, sparse, rows):
+    model = Bags(kind, sparse)
+    with torch.no_grad():
+        model.table.weight[:, 0] = torch.linspace(-1, 1, 40)
+        model.top.weight[0, 0] = 1.0
+    return model
+
+
+@pytest.mark.parametrize("kind", [torch.nn.Embedding, torch.nn.EmbeddingBag])
+def test_tables_with_sparse_gradients_have_the_same_flips(kind):
+    """Before: "can't convert Sparse layout tensor to numpy"."""
+    rows = rows_of_a_table()
+    dense, sparse = (
+        dr.worst_case(dr.Evaluator(learned(kind, is_sparse, rows), rows), budget=2, candidates=8)
+        for is_sparse in (False, True)
+    )
+    assert len(sparse.flips) and sparse.flips.equals(dense.flips)
+
+
+def test_inference_tensors_are_named():
+    rows = rows_of_a_table()
+    with torch.inference_mode():
+        model = learned(torch.nn.Embedding, False, rows)
+    with pytest.raises(
+        ValueError, match="hold inference tensors, which have none; make them outside of torch.inference"
+    ):
+        dr.worst_case(dr.Evaluator(model, rows), budget=1)
+    model = learned(torch.nn.Embedding, False, rows)
+    with torch.inference_mode():
+        dense = torch.randn(64, 4)
+    batches = dr.data.from_batches([(dense, torch.arange(64) % 2)])
+    evaluator = dr.Evaluator(model, batches, forward=lambda model, batch: model.top(batch[0]), output="logit")
+    with pytest.raises(ValueError, match="the model or its rows hold inference tensors"):
+        dr.worst_case(evaluator, budget=1)
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    with torch.inference_mode():  # around the call it is no matter
+        assert len(dr.worst_case(dr.Evaluator(model, rows), budget=1, candidates=4).flips) == 1
+
+
 @pytest.mark.long
 def test_the_first_flip_against_all_single_flips(small):
     model, rows = small

@@ -207,6 +207,13 @@ def test_a_model_and_rows_of_this_library(folder):
             '"rows.parquet"',
             r"model.checkpoint: .*rows.parquet is not a state dict .*; save model.state_dict\(\)$",
         ),
+        ('"rows.parquet"', '"spark"', "rows.file: .*spark is a folder, and a file is needed; join its parts first"),
+        (
+            '"rows.parquet"',
+            '"latin.csv"',
+            "rows.file: .*latin.csv: the file is not in UTF-8 .byte 0xe9.*; if .* `iconv",
+        ),
+        ('"towers.pt"', '"lfs.pt"', "model.checkpoint: .*lfs.pt: the file is a Git LFS pointer; `git lfs pull`"),
         ('"rows.parquet"', '"damaged.parquet"', "rows.file: .*damaged.parquet cannot be read as .parquet: "),
         (
             '"towers.pt"',
@@ -240,6 +247,9 @@ def test_mistakes_are_named(folder, old, new, said):
     assert old in text
     for name in ("damaged.parquet", "damaged.safetensors"):
         (folder / name).write_bytes(b"damaged")
+    (folder / "spark").mkdir()
+    (folder / "latin.csv").write_bytes("clicked,name\n1,caf\u00e9\n".encode("latin-1"))
+    (folder / "lfs.pt").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
     torch.save({"weight": Harm(folder / "harm")}, folder / "pickle.pt")
     (folder / "study.toml").write_text(text.replace(old, new))
     done = run("campaign", folder / "study.toml")

@@ -13,7 +13,15 @@ from pathlib import Path
 import pytest
 
 from drsrobust import _files as files
-from drsrobust._files import cache_folder, exclusive, new_file, new_folder, private_folder, warn_of_writers
+from drsrobust._files import (
+    cache_folder,
+    exclusive,
+    new_file,
+    new_folder,
+    other_file,
+    private_folder,
+    warn_of_writers,
+)
 
 TRY = """
 import sys
@@ -280,3 +288,41 @@ def test_a_file_system_without_locks_is_not_a_lock_that_is_held(wait, tmp_path, 
         exclusive(tmp_path / "s", wait=wait),
     ):
         pytest.fail("it was locked")
+
+
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+
+
+def saved(path, kind):
+    """A complete file of some kind."""
+    import pandas as pd
+    import torch
+    from safetensors.torch import save_file
+
+    if kind == "pt":
+        torch.save({"w": torch.ones(500)}, path)
+    elif kind == "safetensors":
+        save_file({"w": torch.ones(500)}, path)
+    else:
+        frame = pd.DataFrame({"a": range(500)})
+        frame.to_parquet(path) if kind == "parquet" else frame.to_feather(path)
+
+
+@pytest.mark.parametrize("kind", ["pt", "safetensors", "parquet", "feather"])
+def test_what_lies_in_place_of_a_file_is_said(tmp_path, kind):
+    path = tmp_path / f"file.{kind}"
+    saved(path, kind)
+    whole = path.read_bytes()
+    assert other_file(path) is None
+    for end in (-1, len(whole) // 2, 100):
+        path.write_bytes(whole[:end])
+        assert other_file(path) == "the file is cut off; get it again", end
+    for content, said in (
+        (LFS, "Git LFS pointer; `git lfs pull`"),
+        (b"", "empty"),
+        (b"\n<!DOCTYPE HTML><p>", "a web page"),
+    ):
+        path.write_bytes(content)
+        assert said in other_file(path)
+    path.write_bytes(b"1,2,3\n")
+    assert other_file(path) is None

@@ -344,3 +344,12 @@ def test_look_ups_of_whole_batches(trained, data):
         for table, ids in ids_by_table(trained, split).items():
             assert reach.looked_up(table).tolist() == sorted(set().union(*ids))
         assert reach.looked_up("over_arch.model.0._mlp.0._linear.weight") is None
+
+
+def test_rows_that_cannot_be_taken_one_by_one(trained, data):
+    batches = dr.data.from_batches([data.test.batch()])
+    for make in (dr.ProbeRows, dr.ProbeRows.fit):
+        with pytest.raises(
+            TypeError, match="rows are Batches, and probe rows are taken one by one from a Split, as data.train"
+        ):
+            make(dr.Evaluator(trained, data.test), batches)

@@ -21,7 +21,7 @@ from typing import Any
 
 from drsrobust import injection, mitigation
 from drsrobust._choices import unknown
-from drsrobust._files import expanded
+from drsrobust._files import expanded, other_file
 from drsrobust._types import fits, type_name
 from drsrobust.campaign import Campaign
 from drsrobust.data import Batches, Dataset, Split, from_frame, load_dataset
@@ -208,8 +208,15 @@ class CampaignFile:
 
     def _path(self, key: str, name: str) -> Path:
         path = self.folder / expanded(key, name)
+        if path.is_dir():
+            raise IsADirectoryError(
+                f"{key}: {path} is a folder, and a file is needed; join its parts first, as by "
+                "pd.read_parquet(folder).to_parquet('rows.parquet')"
+            )
         if not path.is_file():
             raise FileNotFoundError(f"{key}: there is no file {path}")
+        if other := other_file(path):
+            raise ValueError(f"{key}: {path}: {other}")
         return path
 
     def _imported(self, key: str, name: str | None) -> Any:
@@ -242,6 +249,8 @@ def read_campaign_file(path: str | PathLike) -> CampaignFile:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except RecursionError:
         raise ValueError(f"{path}: arrays or tables are nested too deep; a campaign needs four levels") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: {_not_utf_8(error)}") from None
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     kinds = {"model": ModelSettings, "rows": RowsSettings, "campaign": CampaignSettings, "report": ReportSettings}
@@ -367,8 +376,19 @@ def _read_frame(path: Path) -> Any:
         return readers[path.suffix](path)
     except ImportError:
         raise
+    except UnicodeDecodeError as error:
+        raise ValueError(f"rows.file: {path}: {_not_utf_8(error)}") from error
     except Exception as error:
         raise ValueError(f"rows.file: {path} cannot be read as {path.suffix}: {error}") from error
+
+
+def _not_utf_8(error: UnicodeDecodeError) -> str:
+    """What is wrong with a text, and how to make it right."""
+    byte = error.object[error.start]
+    return (
+        f"the file is not in UTF-8 (byte 0x{byte:02x} at {error.start:,}); if it is in Latin-1, `iconv -f latin1 -t utf-8` "
+        "converts it"
+    )
 
 
 def _read_state(path: Path) -> dict[str, Any]:

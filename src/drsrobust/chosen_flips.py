@@ -17,7 +17,7 @@ from drsrobust.data import Batches, Split
 from drsrobust.evaluation import Evaluator
 from drsrobust.evaluation.evaluator import check_evaluator
 from drsrobust.injection import ErrorMap, FixedCount
-from drsrobust.introspection.wrappers import evaluating
+from drsrobust.introspection.wrappers import evaluating, requiring_gradients
 from drsrobust.mitigation import Mitigation
 from drsrobust.mitigation.base import Screened
 from drsrobust.models.scoring import PaddedBatches
@@ -143,7 +143,8 @@ def worst_case(
 
     Raises:
         TypeError: rows that are a stream.
-        ValueError: another task than clicks, a budget or number of candidates under 1, or no targeted tensor with a gradient.
+        ValueError: another task than clicks, a budget or number of candidates under 1, or no targeted tensor with a gradient
+            (inference tensors have none).
 
     Example:
         >>> import drsrobust as dr
@@ -312,10 +313,7 @@ class _Search:
         reached, start = np.zeros(len(tensors), bool), 0
         labels = torch.from_numpy(np.array(rows.labels, np.float32))
         batches = PaddedBatches(rows) if isinstance(rows, Split) else rows.batches
-        needed = [tensor.requires_grad for tensor in tensors]
-        try:
-            for tensor in tensors:
-                tensor.requires_grad_(True)
+        with requiring_gradients(tensors):
             for batch in batches:
                 with evaluating(model), torch.enable_grad():
                     scores = self._evaluator.scoring(model, batch)[: len(labels) - start]
@@ -329,10 +327,8 @@ class _Search:
                 for number, gradient in enumerate(gradients):
                     if gradient is not None:
                         reached[number] = True
-                        totals[number] += np.nan_to_num(gradient.detach().cpu().double().numpy().ravel()) / len(labels)
-        finally:
-            for tensor, need in zip(tensors, needed, strict=True):
-                tensor.requires_grad_(need)
+                        dense = gradient.detach().to_dense().cpu().double().numpy().ravel()  # of sparse tables, too
+                        totals[number] += np.nan_to_num(dense) / len(labels)
         return {
             n: total if is_reached else None
             for n, total, is_reached in zip(self._numbers, totals, reached, strict=True)

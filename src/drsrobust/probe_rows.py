@@ -91,9 +91,9 @@ class ProbeRows(Mitigation):
 
     def __init__(self, evaluator: Evaluator, rows: Split, *, period: float = 0.0, window: float = 1.0) -> None:
         check_evaluator(evaluator)
-        check_instance("rows", rows, Split, "a Split, as data.train.head(64)")
         if evaluator.ranks is not None:
             raise ValueError("probe rows of a sharded model are not supported; probe each replica of the whole model")
+        _check_split(rows)
         if not len(rows):
             raise ValueError("there are no probe rows; give 1 or more")
         self.period, self.window = checked_times(period, window)
@@ -139,12 +139,13 @@ class ProbeRows(Mitigation):
             period, window: as of the class.
 
         Raises:
+            TypeError: rows that are no Split, as Batches.
             ValueError: n under 1 or over the split's rows, another `how`, or weights of no table, of another shape, or that are
                 no numbers of 0 or more.
         """
+        _check_split(split)
         check_choice("how", how, HOW)
         check_evaluator(evaluator)
-        check_instance("split", split, Split, "a Split, as data.train")
         n = check_whole("n", n, 1, len(split))
         if weights is not None:
             check_instance("weights", weights, Mapping, "a dictionary from tables' tensors to weights")
@@ -340,6 +341,15 @@ class ProbeRows(Mitigation):
                 if gradient is not None:
                     found[entry.name] |= (gradient.to_dense() != 0).cpu().numpy().ravel()
         return found
+
+
+def _check_split(rows: Any) -> None:
+    """Raises TypeError for rows that cannot be taken one by one."""
+    if not isinstance(rows, Split):
+        raise TypeError(
+            f"rows are {type(rows).__name__}, and probe rows are taken one by one from a Split, as data.train of "
+            "dr.data.from_frame(...) or from_tensors(...)"
+        )
 
 
 def _bits(scores: np.ndarray) -> np.ndarray:

@@ -302,7 +302,9 @@ def front(points: "pd.DataFrame", value: str, costs: Iterable[str]) -> "pd.Serie
 
 def recovery_of_models(table: "pd.DataFrame", **options: float) -> "pd.DataFrame":
     """`recovery` of each trained model; of models that differ in their training seed, as one (`across_models`)."""
-    by_model = [recovery(trials, **options) for _, trials in table.groupby("checkpoint", sort=False)]
+    by_model = [
+        recovery(trials, **options).drop(columns="why") for _, trials in table.groupby("checkpoint", sort=False)
+    ]
     return across_models(by_model, ["recovery", "gained", "lost"])
 
 

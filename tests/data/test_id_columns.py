@@ -27,6 +27,7 @@ def encoded(values, **options):
 YOURS = "; vocabulary= takes yours"
 ALPHABETICAL = "column 'c': numbered 1 to {} in alphabetical order" + YOURS
 BY_CATEGORY = "column 'c': numbered 0 to {} in the order of its categories" + YOURS
+SORTED = "column 'c': numbered 0 to {} in the sorted order of its categories" + YOURS
 TEXT, LISTS = ["tv", "book", "tv", "art"], [["tv", "art"], [], ["book"], ["art", "art"]]
 CATEGORIES = pd.Categorical(["tv", "book", "tv", None], categories=["tv", "radio", "book"])
 
@@ -43,11 +44,84 @@ CATEGORIES = pd.Categorical(["tv", "book", "tv", None], categories=["tv", "radio
         (np.array([4, 0, 2, 4], np.uint64), [4, 0, 2, 4], None, 5, None),
         (pd.array([4, 0, 2, 4], "Int64"), [4, 0, 2, 4], None, 5, None),
         (pd.Categorical(TEXT, ["tv", "book", "radio", "art"]), [0, 1, 0, 3], None, 4, BY_CATEGORY.format(3)),
-        (pd.Categorical([30, 10, 30, 20]), [2, 0, 2, 1], None, 3, BY_CATEGORY.format(2)),
+        (pd.Categorical([30, 10, 30, 20]), [2, 0, 2, 1], None, 3, SORTED.format(2)),
     ],
 )
 def test_what_columns_become(values, ids, lengths, size, said):
     assert encoded(values) == (ids, lengths, size, [said] if said else [])
+
+
+def arrow(values):
+    return pa.table({"y": np.arange(len(values)) % 2, "c": values})
+
+
+def stored(values):
+    """As a dictionary in the order of appearance, as files and Arrow have it."""
+    return pa.array(values).dictionary_encode()
+
+
+def declared(values, categories):
+    codes = pa.array([categories.index(value) for value in values], pa.int8())
+    return pa.DictionaryArray.from_arrays(codes, categories, ordered=True)
+
+
+def category(values, categories=None, ordered=False):
+    return pd.Series(pd.Categorical(values, categories, ordered=ordered))
+
+
+OWN = ["c", "x", "a", "b"]  # an order of the user's own
+
+
+@pytest.mark.parametrize(
+    ("column", "expected", "said"),
+    [
+        (lambda values: arrow(stored(values)), {"a": 1, "b": 2, "c": 3}, ALPHABETICAL.format(3)),
+        (lambda values: arrow(pa.chunked_array([stored(values[:1]), stored(values[1:])])), {"a": 1, "b": 2, "c": 3},
+         ALPHABETICAL.format(3)),
+        (lambda values: arrow(pa.array([[value] for value in values], pa.list_(stored(values).type))),
+         {"a": 1, "b": 2, "c": 3}, ALPHABETICAL.format(3)),
+        (lambda values: arrow(stored(values)).to_pandas()["c"], {"a": 0, "b": 1, "c": 2}, SORTED.format(2)),
+        (lambda values: arrow(stored(values)).to_pandas(types_mapper=pd.ArrowDtype)["c"], {"a": 1, "b": 2, "c": 3},
+         ALPHABETICAL.format(3)),
+        (category, {"a": 0, "b": 1, "c": 2}, SORTED.format(2)),
+        (lambda values: category(values, OWN), {"a": 2, "b": 3, "c": 0}, BY_CATEGORY.format(3)),
+        (lambda values: category(values, ["b", "a", "c"], ordered=True), {"a": 1, "b": 0, "c": 2}, BY_CATEGORY.format(2)),
+        (lambda values: arrow(declared(values, OWN)), {"a": 2, "b": 3, "c": 0}, BY_CATEGORY.format(3)),
+        (lambda values: arrow(stored([{"a": 10, "b": 4, "c": 7}[value] for value in values])),
+         {"a": 10, "b": 4, "c": 7}, None),
+        (lambda values: arrow(stored([{"a": 10, "b": 4, "c": 7}[value] for value in values])).to_pandas()["c"],
+         {"a": 2, "b": 0, "c": 1}, SORTED.format(2)),
+    ],
+)  # fmt: skip
+def test_a_value_has_one_id_in_whatever_order_values_appear(column, expected, said):
+    """A dictionary in the order of appearance gave `c` the ids 2 and 0."""
+    for values in (["b", "a", "c"], ["c", "b", "a"], ["a", "b", "c"], ["c", "a", "b", "c"]):
+        ids, _, _, notes = encoded(column(values))
+        assert ids == [expected[value] for value in values]
+        assert notes == ([said] if said else [])
+
+
+def test_polars_own_categories():
+    polars = pytest.importorskip("polars")
+    for values in (["b", "a", "c"], ["c", "b", "a"]):
+        columns = {"y": [0, 1, 0], "c": polars.Series(values, dtype=polars.Categorical)}
+        columns["e"] = polars.Series(values, dtype=polars.Enum(["c", "b", "a"]))
+        columns["l"] = polars.Series([[value] for value in values], dtype=polars.List(polars.Categorical))
+        with pytest.warns(UserWarning) as said:
+            rows = from_frame(polars.DataFrame(columns), label="y", sparse=["c", "e", "l"]).test
+        text, own = [" abc".index(value) for value in values], ["cba".index(value) for value in values]
+        assert [rows.sparse[name].values.tolist() for name in "cel"] == [text, own, text]
+        orders = [
+            "1 to 3 in alphabetical order",
+            "0 to 2 in the order of its categories",
+            "1 to 3 in alphabetical order",
+        ]
+        assert [str(one.message).split("numbered ")[1].split(";")[0] for one in said] == orders
+
+
+def test_categories_without_an_order():
+    ids, _, size, _ = encoded(pd.cut(pd.Series([5.0, 1.0, 9.0]), [0, 3, 6, 10]))
+    assert (ids, size) == ([1, 0, 2], 3)
 
 
 def missing(number, gap):

@@ -1,7 +1,9 @@
 """Rows from frames and tensors: the same rows from every kind of frame, and what is refused."""
 
+import re
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -212,6 +214,61 @@ def test_what_is_refused(frame, change, said):
     )
     with pytest.raises((ValueError, TypeError), match=said):
         from_frame(frame, **(COLUMNS | change))
+
+
+def test_a_stream_of_arrow_is_read_once(frame):
+    """Before: "there are no rows"."""
+    table = pa.Table.from_pandas(frame)
+    for reader in (table.to_reader(), pa.RecordBatchReader.from_stream(table)):
+        assert from_frame(reader, **COLUMNS).fingerprint == from_frame(frame, **COLUMNS).fingerprint
+
+
+@pytest.mark.parametrize("method", ["collect", "df", "compute", "toPandas", "execute", "to_table"])
+def test_a_frame_that_is_only_a_plan(frame, method):
+    lazy = type(
+        "Plan", (), {"columns": list(frame), method: lambda self: frame, "__getitem__": lambda self, name: None}
+    )
+    with pytest.raises(TypeError, match=rf"frame is a Plan, which holds no rows yet; pass frame.{method}\(\)"):
+        from_frame(lazy(), **COLUMNS)
+    column = frame.rename(columns={"price": method})  # a frame may have a column of that name
+    assert len(from_frame(column, **(COLUMNS | {"dense": [method]})).test) == len(frame)
+
+
+def test_lazy_frames_themselves(frame):
+    polars = pytest.importorskip("polars")
+    with pytest.raises(TypeError, match=r"frame is a LazyFrame, .*; pass frame.collect\(\)"):
+        from_frame(polars.from_pandas(frame).lazy(), **COLUMNS)
+
+
+def test_a_relation_of_duckdb(frame):
+    duckdb = pytest.importorskip("duckdb")
+    with pytest.raises(TypeError, match=r"frame is a DuckDBPyRelation, .*; pass frame.df\(\)"):
+        from_frame(duckdb.from_arrow(pa.Table.from_pandas(frame)), **COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([1_000_000_001, 5, 2, 3], "'d' .1000000001 in row 0 is 1000000000."),
+        ([1.0, 1_700_000_003.5, 2.0, 3.0], "'d' .1700000003.5 in row 1 is 1700000000."),
+        ([2**24 + 1, 0, 0, 0], "'d' .16777217 in row 0 is 16777216."),
+        ([2**60 + 1, 0, 0, 0], "'d' .1152921504606846977 in row 0"),
+        ([2**24, -(2**30), 2**62 + 2**40, 0], None),
+        ([float(2**24), -(2.0**30), 2.0**31, 1e9], None),
+        ([0.1, 1 / 3, 1e20, -1e30], None),
+    ],
+)
+def test_numbers_that_lose_digits_are_told_once(values, said):
+    frame = pd.DataFrame({"y": [0, 1, 0, 1], "d": values, "e": [0.5] * 4})
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        from_frame(frame, label="y", dense=["d", "e"])
+        from_tensors(label=frame["y"].to_numpy(), dense=np.array(values))
+    texts = [str(one.message) for one in told]
+    assert len(texts) == (0 if said is None else 2) and all(one.filename == __file__ for one in told)
+    if said:
+        assert re.search(f"dense columns lose digits as float32, .*{said}", texts[0]), texts
+        assert "'dense_0'" in texts[1]
 
 
 def test_other_objects_and_no_rows(frame):

@@ -380,3 +380,14 @@ def test_columns_and_lines_agree(tmp_path_factory, content, block):
         else:
             assert read(path, fields, delimiter, header=header, quoted=quoted, bad=skip) == expected
         assert [number for _, number, _ in skip.skipped] == bad_lines
+
+
+def test_a_pointer_or_a_page_in_place_of_the_data_is_said(tmp_path):
+    path = tmp_path / "train.csv.gz"
+    for content, said in (
+        (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS pointer"),
+        (b"<html>", "a web page"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=f"train.csv.gz: the file is {'a ' * ('Git' in said)}{said}"):
+            list(text_lines.blocks(path))

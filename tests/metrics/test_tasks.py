@@ -231,6 +231,7 @@ def test_what_was_written_to_is_found():
     ("name", "says"),
     [
         ("ndgc", "unknown metric 'ndgc'; did you mean 'ndcg'"),
+        ("gauc", "unknown metric 'gauc'; known: auc.*; metrics={'gauc': function} takes one of your own"),
         ("ndgc@10", "unknown metric 'ndgc'; did you mean 'ndcg'"),
         ("ndcg@0", "metric 'ndcg@0': the length of a list must be a whole number, 1 or more, as in 'ndcg@10'"),
         ("ndcg@x", "metric 'ndcg@x': the length of a list"),

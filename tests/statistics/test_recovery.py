@@ -49,6 +49,23 @@ def test_a_ratio_of_means_over_pairs():
     assert row["trials_harmed"] == 0.75 and row["trials_harmed_faulty"] == 1 and row["n"] == 4 and row["raised"] == 0
 
 
+@pytest.mark.parametrize(
+    ("faulty", "guarded", "why"),
+    [
+        ([GOLDEN] * 20, [GOLDEN] * 20, "the mean loss without it is 0 AUC, under 0.001"),
+        ([0.5, *[GOLDEN] * 19], [GOLDEN] * 20, "the mean loss without it is 0.015 AUC, not clearly over 0: its interval"),
+        ([None] * 5, [None] * 5, "the model raised in all trials"),
+        ([0.5], [0.7], "the mean loss without it is 0.3 AUC, not clearly over 0: its interval begins at -0.1"),
+        ([0.5, 0.7, 0.6, 0.68], [0.8, 0.7, 0.7, 0.64], None),
+    ],
+)  # fmt: skip
+def test_a_blank_says_why(faulty, guarded, why):
+    row = recovery(pd.concat([trials("none", faulty), trials("a", guarded)])).iloc[0]
+    assert row[["recovery", "recovery_low", "recovery_high"]].isna().any() == (why is not None)
+    assert row["why"] is None if why is None else row["why"].startswith(why), row["why"]
+    assert list(row.index)[list(row.index).index("recovery_high") + 1] == "why"
+
+
 def test_pairs_are_found_by_seed_and_not_by_order():
     faulty, guarded = [0.5, 0.7, 0.6, 0.8], [0.8, 0.7, 0.7, 0.75]
     table = pd.concat([trials("none", faulty), trials("a", guarded)])

@@ -59,6 +59,12 @@ class Ids(NamedTuple):
         return Ids(self.values[np.repeat(starts, lengths) + within], lengths)
 
 
+def click_rate(labels: np.ndarray) -> float:
+    """The mean of the labels that were observed; 0.5 if none was."""
+    observed = labels if not np.isnan(labels).any() else labels[~np.isnan(labels)]
+    return float(np.mean(observed)) if observed.size else 0.5
+
+
 @dataclass(frozen=True, eq=False)
 class Split:
     """Rows of one data set. All arrays have the same n rows (NumPy, perhaps memory-mapped: do not write to them).
@@ -66,7 +72,8 @@ class Split:
     Attributes:
         dense: float32 [n, D]; D may be 0.
         sparse: feature name -> Ids.
-        labels: float32 [n], 0 or 1; [n, T] of several tasks; or Ids: the relevant items of each row.
+        labels: float32 [n], 0 or 1; [n, T] of several tasks, NaN where a label was not observed; or Ids: the relevant items of
+            each row.
         users: int64 [n], the raw id of the row's user; None where the data has none.
         rows: int64 [n], the row's number in the raw data, from 0; skipped lines do not count.
         dataset: name of the data set with its schema, as `movielens-1m/full`.
@@ -93,9 +100,7 @@ class Split:
         return len(self.rows)
 
     def __repr__(self) -> str:
-        rates = (
-            "" if isinstance(self.labels, Ids) or not len(self) else f", click rate {float(np.mean(self.labels)):.3f}"
-        )
+        rates = "" if isinstance(self.labels, Ids) or not len(self) else f", click rate {click_rate(self.labels):.3f}"
         return f"<Split {self.dataset} {self.part}: {len(self):,} rows{rates}>"
 
     @cached_property

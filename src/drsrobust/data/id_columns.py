@@ -35,7 +35,9 @@ def encode_own_column(
     """The ids of a column of n rows.
 
     Values of a vocabulary have their positions in it. Without it, categories have their codes, text is numbered from 1 in
-    alphabetical order, and whole numbers (whole floats and booleans, too) are ids as they are.
+    alphabetical order, and whole numbers (whole floats and booleans, too) are ids as they are. A dictionary that is not ordered
+    is a way of storing: its values count as they would without it, since the order in which they first appear is another in
+    another frame.
 
     Args:
         column: one value per row, or a list of values.
@@ -51,6 +53,8 @@ def encode_own_column(
         ValueError: missing values, values that are not in the vocabulary, numbers that are no ids.
     """
     values, lengths, gaps = _flat(column)
+    if vocabulary is None and pa.types.is_dictionary(values.type) and not values.type.ordered:
+        values = values.dictionary_decode()
     absent = _absent(values)
     n_missing = len(gaps) + (0 if absent is None else int(absent.sum()))
     if n_missing and missing != "category":
@@ -67,7 +71,8 @@ def encode_own_column(
         gap = size
     elif pa.types.is_dictionary(values.type):
         codes, size = values.indices.fill_null(0).to_numpy(zero_copy_only=False), len(values.dictionary)
-        numbered, gap = f"0 to {size - 1} in the order of its categories", size
+        order = "sorted order" if _in_order(values.dictionary) else "order"
+        numbered, gap = f"0 to {size - 1} in the {order} of its categories", size
     elif is_text(values.type):
         codes = alphabetical(values) + 1
         size, gap = int(codes.max(initial=0)) + 1, 0
@@ -151,6 +156,28 @@ def arrow_column(values: Any, what: str) -> pa.Array:
         return pa.array(values, from_pandas=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
         raise TypeError(f"{what} holds values of several types, or numbers of over 64 bits: {error}") from error
+
+
+def own_categories(column: pa.DictionaryArray) -> pa.DictionaryArray:
+    """A column of pandas' categories as an ordered dictionary: in the order that the user gave, or pandas by sorting. An order
+    that is that of the values' first appearance in these rows, as of dictionaries read from a file, is another in another
+    frame: the categories are sorted then."""
+    codes, dictionary, ordered = column.indices, column.dictionary, column.type.ordered
+    if not ordered and not _in_order(dictionary):
+        appeared = codes.drop_null().unique().to_numpy(zero_copy_only=False)
+        if np.array_equal(appeared, np.arange(len(dictionary))):
+            order = pc.sort_indices(dictionary)
+            codes, dictionary = pc.index_in(codes, value_set=order.cast(codes.type)), dictionary.take(order)
+    return pa.DictionaryArray.from_arrays(codes, dictionary, ordered=True)
+
+
+def _in_order(categories: pa.Array) -> bool:
+    """Whether categories are sorted, or have no order, as intervals."""
+    try:
+        order = pc.sort_indices(_plain(categories)).to_numpy(zero_copy_only=False)
+    except pa.ArrowNotImplementedError:
+        return True
+    return bool((np.diff(order.astype(np.int64)) > 0).all())
 
 
 def refuse_missing(column: pa.Array, what: str) -> None:

@@ -14,7 +14,8 @@ from drsrobust._arguments import check_names, check_number, check_text, check_wh
 from drsrobust._choices import check_choice
 from drsrobust._provenance import machine
 from drsrobust.data.batch_parts import PartCopies, batch_digest, shared_rows
-from drsrobust.data.dataset import DATA_TASKS, Ids
+from drsrobust.data.click_labels import labels_of_text
+from drsrobust.data.dataset import DATA_TASKS, Ids, click_rate
 from drsrobust.data.id_columns import as_array, id_column, user_column, user_numbers
 
 FILE = "batches.pt"
@@ -28,7 +29,7 @@ class Batches:
     Attributes:
         batches: as they were given, or copies.
         sizes: rows of each, int64.
-        labels: float32 [n] or [n, T], or Ids: the relevant items of each row.
+        labels: float32 [n], or [n, T] with NaN where a label was not observed; or Ids: the relevant items of each row.
         users: int64 [n], or None.
         prior: click rate.
         tasks: names of the T tasks; none for one.
@@ -64,6 +65,7 @@ def from_batches(
     task: str | None = None,
     prior: float | None = None,
     tasks: Sequence[str] = (),
+    unobserved: Any = None,
     name: str = "batches",
     rows: int | None = None,
 ) -> Batches:
@@ -75,12 +77,15 @@ def from_batches(
     Args:
         batches: any iterable: of TorchRec's `Batch`, of (dense, KeyedJaggedTensor, label), or of anything that the evaluator's
             `forward` takes.
-        label: batch -> labels [B] or [B, 1] of 0 and 1, [B, T] of several tasks; for ranking the relevant item, int64 [B], or
-            lists of them. None: `batch.labels`, the last element of a tuple or list, or the key `label` or `labels`.
+        label: batch -> labels [B] or [B, 1] of 0 and 1 (also booleans, or text such as `yes` and `no`), [B, T] of several
+            tasks, NaN where a label was not observed; for ranking the relevant item [B], lists of items, or flags 0 and 1 of
+            all items [B, items]. None: `batch.labels`, the last element of a tuple or list, or the key `label` or `labels`.
         user: batch -> ids of users [B]: whole numbers, or text, which is numbered in alphabetical order.
-        task: `click` or `rank`; None: by the labels, which may be all 0 and 1 for `click` alone.
+        task: `click` or `rank`; None: by the labels: `click` where all are 0 and 1, as are the numbers of the relevant items
+            where that is always the first of some candidates.
         prior: click rate of training rows; None: of these rows.
         tasks: names of several tasks; else `task_0`, `task_1`, ...
+        unobserved: a value of labels of several tasks that means the same as NaN, as -1.
         name: in tables and figures.
         rows: how many rows to take, in whole batches: the last one may go over. None: all; an iterable that is no list may
             then give 100,000 batches and half of the machine's memory at most.
@@ -115,7 +120,7 @@ def from_batches(
             break
     if not taken:
         raise ValueError("there are no batches; a generator can be read only once")
-    labels, sizes = _joined(labels_of, task)
+    labels, sizes = _joined(labels_of, task, unobserved)
     if isinstance(batches, list | tuple) and (shared := shared_rows(taken, sizes.tolist())):
         first, second, path = shared
         raise ValueError(
@@ -127,7 +132,7 @@ def from_batches(
     if len(tasks) not in (width, width - 1):
         raise ValueError(f"tasks has {len(tasks)} names, and there are labels of {width}")
     if prior is None:
-        prior = 0.5 if isinstance(labels, Ids) else float(labels.mean())
+        prior = 0.5 if isinstance(labels, Ids) else click_rate(labels)
     return Batches(taken, sizes, labels, _joined_users(users) if users else None, prior, tasks, name)
 
 
@@ -174,6 +179,8 @@ def _labels(batch: Any, label: Callable[[Any], Any] | None) -> Any:
     array = as_array(labels)
     if array.ndim not in (1, 2):
         raise ValueError(f"labels of a batch have the shape {list(array.shape)}; they must be [B] or [B, T]")
+    if array.dtype.kind in "OU" and array.size:
+        return labels_of_text(array, "label")
     if array.dtype.kind not in "biuf":
         wrong = f", as {array.reshape(-1)[:1].tolist()[0]!r}" if array.size else ""
         raise TypeError(f"labels of a batch are {array.dtype}{wrong}; they must be numbers")
@@ -187,7 +194,7 @@ def _items(row: Any) -> np.ndarray:
     return items.astype(np.int64)
 
 
-def _joined(arrays_given: list[Any], task: str | None) -> tuple[np.ndarray | Ids, np.ndarray]:
+def _joined(arrays_given: list[Any], task: str | None, unobserved: Any) -> tuple[np.ndarray | Ids, np.ndarray]:
     """Labels of all batches, and their sizes."""
     sizes = np.array([len(labels) for labels in arrays_given], np.int64)
     if any(isinstance(labels, list) for labels in arrays_given):
@@ -198,13 +205,41 @@ def _joined(arrays_given: list[Any], task: str | None) -> tuple[np.ndarray | Ids
         shapes = [list(array.shape) for array in arrays][:3]
         raise ValueError(f"labels of batches have the shapes {shapes}; they must be [B] or [B, T]")
     labels = np.concatenate(arrays)
-    if task != "rank" and ((labels == 0) | (labels == 1)).all():
+    several = labels.ndim == 2 and task != "rank"
+    if unobserved is not None:
+        if not several:
+            raise ValueError(
+                f"unobserved is {unobserved!r}; it is for labels [B, T] of several tasks, not {labels.shape[1:]}"
+            )
+        labels = np.where(labels == unobserved, np.nan, labels)
+    zero_or_one = (labels == 0) | (labels == 1)
+    if task != "rank" and (zero_or_one | (np.isnan(labels) & several)).all():
         return labels.astype(np.float32), sizes
-    if task != "click" and labels.ndim == 1 and labels.dtype.kind in "iu" and labels.max() < 2**63:
+    if task == "rank" and labels.ndim == 2 and zero_or_one.all():
+        return Ids(np.nonzero(labels)[1].astype(np.int64), np.count_nonzero(labels, axis=1).astype(np.int32)), sizes
+    if task != "click" and labels.ndim == 1 and _are_items(labels, task):
         some = labels >= 0
         return Ids(labels[some].astype(np.int64), some.astype(np.int32)), sizes
-    wrong = labels[(labels != 0) & (labels != 1)].reshape(-1)[0]
-    raise ValueError(f"labels hold {wrong:g}; they must be 0 or 1, or for ranking whole numbers of items")
+    if task == "rank" and labels.ndim == 2:
+        raise ValueError(
+            f"labels have the shape [B, {labels.shape[1]}]; for ranking they are items [B], lists of items, or flags 0 and 1 "
+            "of all items [B, items]"
+        )
+    wrong = labels[~zero_or_one].reshape(-1)[0] if not zero_or_one.all() else labels.reshape(-1)[0]
+    left_out = f"; unobserved={wrong:g} leaves such labels of a task out" if several and unobserved is None else ""
+    raise ValueError(f"labels hold {wrong:g}; they must be 0 or 1, or for ranking whole numbers of items{left_out}")
+
+
+def _are_items(labels: np.ndarray, task: str | None) -> bool:
+    """Whether labels [n] are numbers of items; whole floats are where they are said to be."""
+    if labels.dtype.kind in "iu":
+        return labels.max() < 2**63
+    return (
+        task == "rank"
+        and labels.dtype.kind == "f"
+        and bool((labels == np.trunc(labels)).all())
+        and labels.max() < 2**53
+    )
 
 
 def _users(users: Any, batch: int, rows: int) -> pa.Array:

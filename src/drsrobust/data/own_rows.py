@@ -22,13 +22,15 @@ from drsrobust._arguments import (
 )
 from drsrobust._choices import check_choice, unknown
 from drsrobust._hashing import digest
-from drsrobust.data.dataset import DATA_TASKS, Dataset, Feature, Ids, Schema, Split
+from drsrobust.data.click_labels import clicks
+from drsrobust.data.dataset import DATA_TASKS, Dataset, Feature, Ids, Schema, Split, click_rate
 from drsrobust.data.id_columns import (
     MISSING,
     arrow_column,
     as_array,
     encode_own_column,
     id_column,
+    own_categories,
     refuse_missing,
     user_column,
     user_numbers,
@@ -48,6 +50,7 @@ def from_frame(
     vocabulary: Mapping[str | int, Sequence[Any]] | None = None,
     missing: str = "refuse",
     cardinalities: Mapping[str | int, int] | None = None,
+    unobserved: Any = None,
     split: tuple[float, float, float] | None = None,
     seed: int = 0,
     name: str = "rows",
@@ -56,10 +59,14 @@ def from_frame(
 
     Args:
         frame: of pandas, polars or Arrow, or anything with `__arrow_c_stream__`.
-        label: a column of 0 and 1, or several, of as many tasks; with `task="rank"` a column of the relevant item, or of lists.
+        label: a column of 0 and 1 (also booleans, or text such as `yes` and `no`), or several, of as many tasks; with
+            `task="rank"` a column of the relevant item, or of lists. Of several tasks a missing label was not observed: the
+            metrics of the task leave the row out.
         dense: columns of numbers.
         sparse: columns of ids, or of lists of several ids per row. Whole numbers, also as floats or booleans, are ids as they
-            are. Text is numbered from 1 in alphabetical order, categories from 0 in theirs; a warning says so.
+            are. Text is numbered from 1 in alphabetical order, categories from 0 in the order that they were given (pandas'
+            categories, polars' Enum, an ordered dictionary); other dictionaries, as polars' Categorical, count as the values
+            that they hold. A warning says which.
         user: a column of whole numbers or text, for metrics by user.
         task: `click`, also for several tasks; or `rank`.
         vocabulary: sparse column (or, with `task="rank"`, label) -> its values, whose positions, from 0, are the ids.
@@ -67,6 +74,7 @@ def from_frame(
             where text is numbered from 1; the one after the vocabulary or the categories; where whole numbers are ids, the last
             one of `cardinalities`, else the one after the largest. A warning says which.
         cardinalities: sizes of features' tables; else as many as the ids need.
+        unobserved: a value of labels of several tasks that means the same as a missing one, as -1.
         split: shares of training, validation and test rows, drawn at random; None: all are test rows, in their order.
         seed: of `split`.
         name: of the data set, in tables and figures.
@@ -87,6 +95,7 @@ def from_frame(
     if user is not None:
         (user,) = _names("user", [user])
     named = [*labels, *dense, *sparse]
+    frame = _in_memory(frame)
     columns = _columns(frame)
     get = {}
     for column in (*named, *([] if user is None else [user])):
@@ -107,7 +116,7 @@ def from_frame(
             raise ValueError(f"label is {labels}; task='rank' takes one column, of items or of lists of items")
         targets = _items(get[labels[0]], f"column {labels[0]!r}", names.get(labels[0]), notes)
     else:
-        targets = _labels({column: get[column] for column in labels})
+        targets = _labels({column: get[column] for column in labels}, unobserved)
     for note in notes:
         warnings.warn(note, stacklevel=2)
     return _dataset(
@@ -134,6 +143,7 @@ def from_tensors(
     vocabulary: Mapping[str, Sequence[Any]] | None = None,
     missing: str = "refuse",
     cardinalities: Mapping[str, int] | None = None,
+    unobserved: Any = None,
     split: tuple[float, float, float] | None = None,
     seed: int = 0,
     name: str = "rows",
@@ -147,7 +157,7 @@ def from_tensors(
         user: whole numbers or text [n].
         tasks: names of the T tasks; else `task_0`, `task_1`, ...
         vocabulary, missing, cardinalities: as of `from_frame`, by feature; `label` in place of a label's column.
-        task, split, seed, name: as of `from_frame`.
+        task, unobserved, split, seed, name: as of `from_frame`.
 
     Raises:
         TypeError, ValueError: as `from_frame`; arrays of different numbers of rows.
@@ -167,7 +177,9 @@ def from_tensors(
         tasks = tasks or tuple(f"task_{number}" for number in range(len(by_task)))
         if len(tasks) != len(by_task):
             raise ValueError(f"tasks has {len(tasks)} names for labels of shape {values.shape}")
-        labels = _labels(dict(zip(tasks, map(pa.array, by_task), strict=True)))
+        labels = _labels(
+            dict(zip(tasks, (arrow_column(column, "label") for column in by_task), strict=True)), unobserved
+        )
         tasks = tasks if values.ndim == 2 and values.shape[1] > 1 else ()
     numbers = np.empty((n, 0), np.float32) if dense is None else _matrix_of("dense", dense, n)
     names = tuple(f"dense_{number}" for number in range(numbers.shape[1]))
@@ -259,11 +271,11 @@ def _dataset(
     sizes = _sizes(n, split)
     rows = np.arange(n) if split is None else np.random.default_rng(seed).permutation(n)
     fingerprint = _fingerprint(schema, dense, sparse, labels, users)
-    clicks = 0.5 if isinstance(labels, Ids) else float(np.mean(labels[rows[: sizes[0]]] if sizes[0] else labels))
+    prior = 0.5 if isinstance(labels, Ids) else click_rate(labels[rows[: sizes[0]]] if sizes[0] else labels)
     source = digest(
-        [fingerprint, clicks, tasks]
+        [fingerprint, prior, tasks]
     )  # NaN scores count as clicks; a dictionary of outputs is read by the tasks
-    every_row = Split(dense, sparse, labels, users, np.arange(n), name, "test", clicks, source, n, tasks)
+    every_row = Split(dense, sparse, labels, users, np.arange(n), name, "test", prior, source, n, tasks)
     ends = np.cumsum((0, *sizes)).tolist()
     parts = {}
     for part, start, end in zip(PARTS, ends, ends[1:], strict=False):
@@ -284,14 +296,28 @@ def _sizes(n: int, split: tuple[float, float, float] | None) -> tuple[int, int, 
     return train, valid, n - train - valid
 
 
+# Methods of frames without rows of their own that give these: of Spark, Dask, DuckDB, polars' LazyFrame, Ibis, Arrow.
+_READ_BY = ("toPandas", "compute", "df", "collect", "execute", "to_table")
+
+
+def _in_memory(frame: Any) -> Any:
+    """The frame; a stream of Arrow without named columns, which can be read once, as a table.
+
+    Raises:
+        TypeError: a frame that is a query or a plan; the message names the method that reads it.
+    """
+    if method := next((name for name in _READ_BY if callable(getattr(type(frame), name, None))), None):
+        raise TypeError(f"frame is a {type(frame).__name__}, which holds no rows yet; pass frame.{method}()")
+    has_columns = not all(callable(getattr(type(frame), name, len)) for name in ("columns", "column_names"))
+    return pa.table(frame) if hasattr(frame, "__arrow_c_stream__") and not has_columns else frame
+
+
 def _columns(frame: Any) -> list[Any]:
     """Names of a frame's columns."""
     for attribute in ("column_names", "columns"):
         names = getattr(frame, attribute, None)
         if names is not None and not callable(names):
             return list(names)
-    if hasattr(frame, "__arrow_c_stream__"):
-        return pa.table(frame).column_names
     raise TypeError(
         f"frame is a {type(frame).__name__}; it must be a frame of pandas, polars or Arrow with named columns"
     )
@@ -301,16 +327,19 @@ def _column(frame: Any, name: Any) -> pa.Array:
     """A column as one Arrow array."""
     if hasattr(frame, "column_names"):  # Arrow
         column = frame.column(name)
-    elif not hasattr(frame, "__getitem__"):
-        column = pa.table(frame).column(name)
     else:
         column = frame[name]
-        column = column.to_arrow() if hasattr(column, "to_arrow") else arrow_column(column, f"column {name!r}")
+        if hasattr(column, "to_arrow"):
+            column = column.to_arrow()
+        else:
+            is_category = getattr(column.dtype, "categories", None) is not None
+            column = arrow_column(column, f"column {name!r}")
+            column = own_categories(column) if is_category else column
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-def _numbers(column: pa.Array, name: str) -> np.ndarray:
-    """A dense column, float32 [n]."""
+def _numbers(column: pa.Array, name: str) -> tuple[np.ndarray, int | None]:
+    """A dense column, float32 [n], and the first row whose number has lost digits before the point; None if none has."""
     refuse_missing(column, f"column {name!r}")
     kind = column.type
     if not (
@@ -325,26 +354,45 @@ def _numbers(column: pa.Array, name: str) -> np.ndarray:
     if not np.isfinite(numbers).all():
         row = int(np.flatnonzero(~np.isfinite(numbers))[0])
         raise ValueError(f"column {name!r} holds {numbers[row]} in row {row}; dense values must be finite in float32")
-    return numbers
+    if not len(numbers) or np.abs(numbers).max() < 2**24:
+        return numbers, None
+    wide = values.to_numpy(zero_copy_only=False)
+    if pa.types.is_integer(kind):  # those with over 24 bits from the first that is set to the last
+        with np.errstate(divide="ignore"):
+            lost = np.flatnonzero(np.abs(wide // (wide & -wide)) >= 2**24)
+    else:  # of float64 over 2**53 nobody knows the digits
+        wide = wide.astype(np.float64)
+        lost = np.flatnonzero((np.abs(numbers.astype(np.float64) - wide) >= 0.5) & (np.abs(wide) < 2**53))
+    return numbers, int(lost[0]) if len(lost) else None
 
 
 def _matrix(columns: Mapping[str, pa.Array], n: int) -> np.ndarray:
     """Dense columns of n rows as float32 [n, D]."""
-    matrix = np.empty((n, len(columns)), np.float32)
+    matrix, lost = np.empty((n, len(columns)), np.float32), []
     for place, (name, column) in enumerate(columns.items()):
-        matrix[:, place] = _numbers(column, name)
+        matrix[:, place], row = _numbers(column, name)
+        if row is not None:
+            lost.append(f"{name!r} ({column[row].as_py()} in row {row} is {matrix[row, place]:.0f})")
+    if lost:
+        warnings.warn(
+            f"dense columns lose digits as float32, which holds all whole numbers to {2**24}: {', '.join(lost)}; as of "
+            "timestamps, subtract the first one or take larger units",
+            stacklevel=3,
+        )
     return matrix
 
 
-def _labels(columns: Mapping[str, pa.Array]) -> np.ndarray:
+def _labels(columns: Mapping[str, pa.Array], unobserved: Any) -> np.ndarray:
     """Labels float32 [n] or [n, T]."""
-    labels = []
-    for name, column in columns.items():
-        values = _numbers(column, name)
-        if wrong := np.flatnonzero((values != 0) & (values != 1)).tolist():
-            raise ValueError(f"label {name!r} holds {values[wrong[0]]:g} in row {wrong[0]}; labels must be 0 or 1")
-        labels.append(values)
-    return labels[0] if len(labels) == 1 else np.stack(labels, axis=1)
+    several = len(columns) > 1
+    if unobserved is not None and not several:
+        raise ValueError(
+            f"unobserved is {unobserved!r}, and there is one label; it is for several tasks: leave such rows out"
+        )
+    labels = [
+        clicks(column, f"label {name!r}", gaps=several, unobserved=unobserved) for name, column in columns.items()
+    ]
+    return np.stack(labels, axis=1) if several else labels[0]
 
 
 def _items(column: pa.Array, what: str, vocabulary: Sequence[Any] | None, notes: list[str]) -> Ids:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from drsrobust._choices import unknown
-from drsrobust._files import new_file
+from drsrobust._files import new_file, other_file
 
 BLOCK_BYTES = 8 << 20  # bytes of decompressed text that are parsed at once
 PIECE = 1 << 20  # bytes that are read at once; a truncated gzip file is located to that precision
@@ -289,6 +289,8 @@ def blocks(path: Path) -> Iterator[bytes]:
     Raises:
         DataError: an unreadable or empty file, or a line longer than `MAX_LINE_BYTES`.
     """
+    if other := other_file(path):
+        raise DataError(f"{path}: {other}")
     line, parts, size, unfinished = 1, [], 0, 0  # bytes of the block, and of its last line
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as handle:

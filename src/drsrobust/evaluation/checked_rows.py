@@ -1,5 +1,6 @@
 """Rows that can be evaluated, and what is said of ids that a model has no table row for."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,17 +28,31 @@ def checked_rows(rows: Any, task: str) -> Split | Batches | StreamedRows:
     check_instance("rows", rows, (Split, Batches), f"{right}or dr.data.stream(...)")
     if not len(rows):
         raise ValueError(f"{rows!r} has no rows")
+    if task == "rank" and isinstance(rows, Batches):
+        rows = _of_first_candidates(rows)
     labels = rows.labels
     kind = "rank" if isinstance(labels, Ids) or labels.dtype.kind in "iu" else "multi" if labels.ndim == 2 else "click"
     if kind != task:
-        raise ValueError(f"the labels of {rows.dataset} are those of task={kind!r}, and this is task={task!r}")
+        maker = "from_batches" if isinstance(rows, Batches) else "from_frame"
+        right = f"; dr.data.{maker}(..., task='rank') reads labels as the relevant items of each row" * (task == "rank")
+        raise ValueError(f"the labels of {rows.dataset} are those of task={kind!r}, and this is task={task!r}{right}")
     if task != "rank":
-        names = rows.tasks or ("",)
-        for name, clicks in zip(names, np.sum(labels.reshape(len(rows), -1) > 0.5, axis=0).tolist(), strict=True):
-            if clicks in (0, len(rows)):
+        for name, column in zip(rows.tasks or ("",), labels.reshape(len(rows), -1).T, strict=True):
+            clicks, n = int(np.sum(column > 0.5)), len(column) - int(np.isnan(column).sum())
+            if clicks in (0, n):
                 what = f"task {name!r}" if name else "the split"
-                raise ValueError(f"{what} has {clicks} clicks in {len(rows)} rows; AUC needs rows of both classes")
+                observed = "" if n == len(rows) else " with an observed label"
+                raise ValueError(f"{what} has {clicks} clicks in {n} rows{observed}; AUC needs rows of both classes")
     return rows
+
+
+def _of_first_candidates(rows: Batches) -> Batches:
+    """Batches whose labels are all 0 hold no click, and for ranking say that the first candidate is the relevant one."""
+    labels = rows.labels
+    if isinstance(labels, Ids) or labels.ndim != 1 or labels.any():
+        return rows
+    first = Ids(np.zeros(len(labels), np.int64), np.ones(len(labels), np.int32))
+    return replace(rows, labels=first, prior=0.5)  # as from_batches(..., task="rank") makes them
 
 
 def ids_and_tables(model: nn.Module, rows: Split | Batches | StreamedRows) -> str:

@@ -20,7 +20,8 @@ class Evaluation:
     """The result of one evaluation of n rows.
 
     Attributes:
-        outcome: `ok`; `nonfinite` (a score is NaN or infinite); `raised` (the model raised: metrics are None).
+        outcome: `ok`; `nonfinite` (a score is NaN, or infinite and not masked without errors); `raised` (the
+            model raised: metrics are None).
         rows_reached: rows whose scores errors may have changed; only these were computed again.
         auc: of logits, or of the float32 probabilities that a server returns (see `scores` of `Evaluator`); the mean over
             tasks; None for ranking.
@@ -79,13 +80,16 @@ def compared(result: Evaluation, scores: str) -> np.ndarray | None:
     return result.scores if scores == "logit" else result.probabilities
 
 
-def non_finite_rows(scores: np.ndarray | Headline) -> tuple[int, int]:
-    """The number of rows with NaN, and of other rows with an infinite score, of scores [n], [n, T] or [n, items]."""
+def non_finite_rows(scores: np.ndarray | Headline, golden: np.ndarray | None = None) -> tuple[int, int]:
+    """The number of rows with NaN, and of other rows with an infinite score, of scores [n], [n, T] or [n, items]. A score of
+    -inf whose golden one is -inf too is that of a masked item, and does not count."""
     if isinstance(scores, Headline):
         return scores.nan_rows, scores.inf_rows
     finite = np.isfinite(scores)
     if finite.all():
         return 0, 0
+    if golden is not None:
+        finite |= np.isneginf(scores) & np.isneginf(golden)
     rows = len(scores)
     nan_rows = int(np.isnan(scores).reshape(rows, -1).any(axis=1).sum())
     return nan_rows, int((~finite).reshape(rows, -1).any(axis=1).sum()) - nan_rows

@@ -58,7 +58,8 @@ class Evaluator:
         output: `logit`, or `probability` for outputs after a sigmoid. None: `logit`, with a warning where the scores look like
             probabilities.
         task: `click`: scores [B] or [B, 1], labels 0 or 1; `multi`: scores [B, T] (or a tuple of T columns, or a dictionary by
-            the tasks' names) and labels [n, T]; `rank`: scores [B, items], labels are the relevant items of each row.
+            the tasks' names) and labels [n, T]; `rank`: scores [B, items], labels are the relevant items of each row; items
+            that a row does not offer (that a user has seen) may have -inf.
         factory: makes the same module, with any weights, in a campaign's worker process. Needed only for models that cannot be
             pickled.
         memory: budget of the module outputs that are cached for `rerun`: bytes, or text as "500MB"; 0: no cache. Batches
@@ -131,7 +132,7 @@ class Evaluator:
         except IndexError as error:
             raise IndexError(f"{error}; {ids_and_tables(model, rows)}") from error.__cause__ or error
         golden = self._reach.scores
-        self.on_first(lambda: check_finite(golden, len(rows)))
+        self.on_first(lambda: check_finite(golden, len(rows), task))
         self._reference = self._metrics(golden)
         self.full_run = self._reach.everything
         self._probes: list[Probes] = []  # shared with evaluators that share the golden run
@@ -174,7 +175,7 @@ class Evaluator:
             options["count_pairs"] = partial(twice_won, device=device)
         if self.scoring.task == "click":
             return ClickMetrics(rows.labels, golden, rows.prior, rows.users, compare=compare, **options)
-        priors = rows.labels.mean(axis=0)
+        priors = np.nanmean(rows.labels, axis=0)  # NaN: not observed
         return MultiMetrics(rows.labels, golden, priors, rows.tasks, rows.users, compare=compare, **options)
 
     def _warn_of_probabilities(self) -> None:
@@ -372,7 +373,9 @@ class Evaluator:
         return measured[0] if measured else Evaluation(**values, _reference=self._reference, _changed=changed)
 
     def _measured(self, scores: Any, changed: np.ndarray | None) -> Evaluation:
-        nan_rows, inf_rows = non_finite_rows(scores if changed is None else scores[changed])
+        golden = self._reach.scores
+        of_changed = (scores, golden) if changed is None else (scores[changed], golden[changed])
+        nan_rows, inf_rows = non_finite_rows(*of_changed)
         auc, logloss, ne = self._reference.headline(scores, changed)
         return Evaluation(
             outcome="nonfinite" if nan_rows or inf_rows else "ok",

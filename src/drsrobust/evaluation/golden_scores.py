@@ -11,12 +11,16 @@ from drsrobust.metrics.log_loss import entropy
 from drsrobust.metrics.streamed import Headline
 
 
-def check_finite(golden: np.ndarray | Headline, rows: int) -> None:
-    """Raises ValueError for golden scores ([n], [n, T] or [n, items], of so many rows) that are not finite."""
-    nan_rows, inf_rows = non_finite_rows(golden)
+def check_finite(golden: np.ndarray | Headline, rows: int, task: str) -> None:
+    """Raises ValueError for golden scores ([n], [n, T] or [n, items], of so many rows) that are not finite; for ranking, items
+    that a row does not offer may have -inf."""
+    rank = task == "rank"
+    nan_rows, inf_rows = non_finite_rows(golden, golden if rank else None)
     if nan_rows or inf_rows:
+        infinite, right = ("+inf", "finite, or -inf of masked items") if rank else ("infinite", "finite")
         raise ValueError(
-            f"the model without errors gives {nan_rows} NaN and {inf_rows} infinite scores in {rows} rows; all must be finite"
+            f"the model without errors gives {nan_rows} NaN and {inf_rows} {infinite} scores in {rows} rows; "
+            f"all must be {right}"
         )
 
 
@@ -37,7 +41,8 @@ def warn_of_probabilities(
     for task, values, clicks in zip(
         names, *(array.reshape(len(array), -1).T for array in (scores, labels)), strict=True
     ):
-        low, high = values.min(), values.max()
+        low, high, observed = values.min(), values.max(), ~np.isnan(clicks)
+        values, clicks = (values, clicks) if observed.all() else (values[observed], clicks[observed])
         if low >= 0 and high <= 1 and (bounded is not False or _predict(values, clicks)):
             suspected[task] = f"[{low:.3g}, {high:.3g}]"
     if not suspected:

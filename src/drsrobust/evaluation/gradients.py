@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from drsrobust.introspection.wrappers import evaluating
+from drsrobust.introspection.wrappers import evaluating, requiring_gradients
 from drsrobust.models import Scoring
 
 
@@ -21,16 +21,14 @@ def gradients(
         scoring: makes scores of outputs.
         tensors: floating-point leaves.
         batches: each with the number of its rows that count.
+
+    Raises:
+        ValueError: inference tensors.
     """
-    needed, random = [tensor.requires_grad for tensor in tensors], torch.Generator().manual_seed(0)
-    try:
-        for tensor in tensors:
-            tensor.requires_grad_(True)
+    random = torch.Generator().manual_seed(0)
+    with requiring_gradients(tensors):
         for batch, rows in batches:
             with evaluating(model), torch.enable_grad():
                 scores = scoring(model, batch)[:rows]
                 weights = torch.rand(scores.shape, generator=random).to(scores) + 0.5
                 yield torch.autograd.grad((scores * weights).sum(), tensors, allow_unused=True)
-    finally:
-        for tensor, need in zip(tensors, needed, strict=True):
-            tensor.requires_grad_(need)

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -123,17 +123,17 @@ class Lookups(ABC):
         self.tables: dict[str, list[str]] = {}
         self._modules: dict[str, nn.Module] = {}
         self._configs: dict[str, dict[str, tuple[str, ...]]] = {}  # collection -> table's tensor -> features
+        weights = {id(entry.tensor): entry.name for entry in everything}
         for name, module in modules.items():
-            if isinstance(module, nn.Embedding | nn.EmbeddingBag):
-                for entry in everything:
-                    if entry.tensor is module.weight:
-                        self.tables.setdefault(entry.name, []).append(name)
-                        self._modules[name] = module
+            if isinstance(module, nn.Embedding | nn.EmbeddingBag) and id(module.weight) in weights:
+                self.tables.setdefault(weights[id(module.weight)], []).append(name)
+                self._modules[name] = module
+        entries = {entry.name: entry for entry in everything}
         for name, module in modules.items():
             readers = {}
             for config in table_configs(module) or ():
                 tensor = pooled_table_name(name, config.name)
-                if any(entry.name == tensor and (entry.table or is_collection(module)) for entry in everything):
+                if tensor in entries and (entries[tensor].table or is_collection(module)):
                     readers[tensor] = tuple(config.feature_names)
                     self.tables.setdefault(tensor, []).append(name)
             if readers:
@@ -209,6 +209,14 @@ class Lookups(ABC):
         return observed
 
 
+class _Group(NamedTuple):
+    """Features that have equal ids in a batch, values [m] and lengths [B]."""
+
+    values: torch.Tensor
+    lengths: torch.Tensor
+    features: set[str]
+
+
 class SplitLookups(Lookups):
     """Look-ups of a model that scores the rows of a split.
 
@@ -223,10 +231,11 @@ class SplitLookups(Lookups):
     def __init__(self, model: nn.Module, split: Split) -> None:
         super().__init__(model, len(split))
         self._split = split
-        self._call_features: dict[tuple[str, int], set[str]] = {}  # (module, number of its call in a batch) -> features
+        self._call_features: dict[str, list[set[str]]] = {}  # module -> features of each of its calls in a batch
         self._wrong: set[str] = set()
         self._calls: dict[str, int] = {}
         self._batch: Any = None
+        self._groups: dict[int, list[_Group]] | None = None
 
     def why_unknown(self, table: str) -> str | None:
         return None if self.features(table) else "it looks up other ids than the split's"
@@ -252,7 +261,7 @@ class SplitLookups(Lookups):
             key: (values[start:end], length)
             for key, start, end, length in zip(keys, bounds[:-1], bounds[1:], lengths, strict=True)
         }
-        self._calls = {}
+        self._calls, self._groups = {}, None
 
     def features(self, table: str) -> list[str] | None:
         """The features that a table is read with; None if unknown."""
@@ -263,7 +272,7 @@ class SplitLookups(Lookups):
             if name in self._configs:
                 names += self._configs[name][table]
                 continue
-            calls = [features for (module, _), features in self._call_features.items() if module == name]
+            calls = self._call_features.get(name, [])
             if not all(calls):
                 return None
             names += [min(features) for features in calls]
@@ -282,20 +291,40 @@ class SplitLookups(Lookups):
     def _seen(self, name: str, ids: Any, offsets: Any) -> None:
         call = self._calls.get(name, 0)
         self._calls[name] = call + 1
-        candidates = self._call_features.get((name, call))
-        if not isinstance(ids, torch.Tensor):
-            self._call_features[name, call] = set()
-            return
-        flat = ids.reshape(-1)
-        possible = self._batch if candidates is None else candidates
-        matching = set()
-        for feature in possible:
-            values, lengths = self._batch[feature]
+        of_calls = self._call_features.setdefault(name, [])
+        candidates = of_calls[call] if call < len(of_calls) else None
+        matching = (
+            self._matching(name, ids.reshape(-1), offsets, candidates) if isinstance(ids, torch.Tensor) else set()
+        )
+        of_calls[call : call + 1] = [matching]
+
+    def _matching(self, name: str, flat: torch.Tensor, offsets: Any, candidates: set[str] | None) -> set[str]:
+        """The features, of some candidates (None: all), whose ids in this batch a module looks up."""
+        if candidates is not None and len(candidates) < 2:
+            groups = [_Group(*self._batch[feature], {feature}) for feature in candidates]
+        else:
+            groups = self._groups_by_ids().get(_digest(flat), [])
+        matching: set[str] = set()
+        for values, lengths, features in groups:
             # Without offsets each row of a matrix of ids is a bag, which fits features with one id per row.
             bags = _bags(offsets, len(flat), lengths) if offsets is not None else len(values) == len(lengths)
             if (bags or isinstance(self._modules[name], nn.Embedding)) and _same(flat, values):
-                matching.add(feature)
-        self._call_features[name, call] = matching
+                matching |= features if candidates is None else features & candidates
+        return matching
+
+    def _groups_by_ids(self) -> "dict[int, list[_Group]]":
+        """The groups of the batch's features by the digest of their ids, so that a look-up is compared with few of them."""
+        if self._groups is None:
+            self._groups = {}
+            for feature, (values, lengths) in self._batch.items():
+                groups = self._groups.setdefault(_digest(values), [])
+                for group in groups:
+                    if _same(values, group.values) and _same(lengths, group.lengths):
+                        group.features.add(feature)
+                        break
+                else:
+                    groups.append(_Group(values, lengths, {feature}))
+        return self._groups
 
 
 class BatchLookups(Lookups):
@@ -360,6 +389,11 @@ def _bags(offsets: torch.Tensor, n: int, lengths: torch.Tensor) -> bool:
     """Whether offsets [B] or [B + 1] cut n ids into bags of these lengths [B]."""
     ends = torch.cat((offsets.reshape(-1)[: len(lengths)].long(), torch.tensor([n], device=offsets.device)))
     return len(offsets.reshape(-1)) >= len(lengths) and _same(ends.diff(), lengths)
+
+
+def _digest(ids: torch.Tensor) -> int:
+    """A hash of ids [m], equal for equal ids of any type; different ids may have the same one."""
+    return hash(ids.detach().to("cpu", torch.int64).numpy().tobytes())
 
 
 def _same(first: torch.Tensor, other: torch.Tensor) -> bool:

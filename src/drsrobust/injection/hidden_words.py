@@ -2,16 +2,22 @@
 
 import warnings
 from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from typing import Any
 from weakref import WeakSet
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
 from drsrobust.introspection.tensors import is_sparse, named_modules, named_tensors
 
 _WARNED: WeakSet[nn.Module] = WeakSet()
+SHOWN = 8  # names in a message, at most
+_INTERNAL = frozenset(vars(nn.Module()))  # PyTorch's own attributes of every module
+_METRIC = ("update", "compute", "reset")  # what makes a metric, as of torchmetrics
+_LIBRARIES = ("torch.", "torchrec.", "fbgemm_gpu.")  # whose modules register their weights, or pack them
 
 
 def warn_of_hidden_words(model: nn.Module) -> None:
@@ -26,6 +32,12 @@ def warn_of_hidden_words(model: nn.Module) -> None:
         _warn(
             f"errors cannot hit the weights of {', '.join(names)}: they are packed for a quantized kernel, or not registered "
             f"as parameters. {elsewhere}"
+        )
+    if names := list(dict.fromkeys(_unregistered(model))):
+        shown = ", ".join(names[:SHOWN]) + f" and {len(names) - SHOWN} more" * (len(names) > SHOWN)
+        _warn(
+            f"errors cannot hit {shown}: modules in a plain list, dictionary or object, or tensors that are attributes; "
+            f"nn.ModuleList, nn.ModuleDict, nn.Parameter or register_buffer registers them. {elsewhere}"
         )
     if names := [name for name, tensor in named_tensors(model, buffers=True) if is_sparse(tensor)]:
         _warn(f"errors cannot hit {', '.join(names)}: sparse tensors (an adjacency, say). {elsewhere}")
@@ -55,6 +67,59 @@ def _hidden(model: nn.Module) -> Iterator[str]:
         ]
         if any(map(is_hidden, tree_leaves(attributes))):
             yield name or type(module).__name__
+
+
+def _unregistered(model: nn.Module) -> Iterator[str]:
+    """Paths of modules with tensors, and of tensors, that an attribute holds and the model does not know. What shares memory
+    with a tensor of the model is known; what a layer computes from parameters of its own, as the old `weight_norm`, and the
+    states of metrics are no weights."""
+    modules = named_modules(model)
+    ours = {id(module) for _, module in modules}
+    known = {place for _, module in modules for place in map(_memory, _own_tensors(module))} - {None}
+
+    def is_unknown(tensor: torch.Tensor) -> bool:
+        return tensor.is_leaf and tensor.dtype is not torch.bool and _memory(tensor) not in (known | {None})
+
+    for name, module in modules:
+        kind = type(module)
+        if kind.__module__.startswith(_LIBRARIES) or all(callable(getattr(kind, verb, None)) for verb in _METRIC):
+            continue
+        for key, value in vars(module).items():
+            if key in _INTERNAL or any(other.startswith(f"{key}_") for other in module._parameters):
+                continue
+            for path, leaf in _leaves(value, f"{name}.{key}" if name else key):
+                if isinstance(leaf, nn.Module):
+                    held = (tensor for part in leaf.modules() for tensor in _own_tensors(part))
+                    if id(leaf) not in ours and any(map(is_unknown, held)):
+                        yield path
+                elif type(leaf) is torch.Tensor and is_unknown(leaf):
+                    yield path
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Modules and tensors in lists, tuples, dictionaries and dataclasses, with their paths."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield from _leaves(part, f"{path}[{key!r}]")
+    elif isinstance(value, list | tuple):
+        for number, part in enumerate(value):
+            yield from _leaves(part, f"{path}[{number}]")
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from _leaves(getattr(value, field.name, None), f"{path}.{field.name}")
+    elif isinstance(value, nn.Module | torch.Tensor):
+        yield path, value
+
+
+def _own_tensors(module: nn.Module) -> list[torch.Tensor]:
+    return [tensor for tensor in (*module._parameters.values(), *module._buffers.values()) if tensor is not None]
+
+
+def _memory(tensor: torch.Tensor) -> int | None:
+    """Where the memory begins of which a tensor is a view; None if it has none of its own."""
+    if tensor.layout is not torch.strided or tensor.is_meta or is_lazy(tensor) or not tensor.numel():
+        return None
+    return tensor.untyped_storage().data_ptr() or None
 
 
 def fake_quantized(model: nn.Module) -> Iterator[str]:

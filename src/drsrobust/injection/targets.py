@@ -147,6 +147,8 @@ def _known(text: str, model: nn.Module, memory: Memory) -> str:
     groups = {group for group in GROUPS if any(group in group_of(component) for component in components)}
     groups = sorted(groups | set(declared_groups(model)))
     names = [*sorted(components), *groups]
+    if text == "all" and memory:
+        return f": the model has no parameters; 'everything' takes its buffers, too; components: {', '.join(names)}"
     near = get_close_matches(text, dict.fromkeys([*names, *_modules(memory), *memory]), n=NEAREST)
     hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ";"
     tensors = f"tensors: {', '.join(sorted(memory))}"

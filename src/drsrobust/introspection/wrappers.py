@@ -1,6 +1,6 @@
 """Wrapped models and the names of what is inside; evaluation mode and replaced forwards for a block."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -111,3 +111,29 @@ def is_compiled(module: nn.Module) -> bool:
 def has_replaced_forward(module: nn.Module) -> bool:
     """Whether the module has a forward other than its class, as under `intercepted`."""
     return "forward" in module.__dict__
+
+
+@contextmanager
+def requiring_gradients(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Tensors of a model require gradients while the block runs.
+
+    Raises:
+        ValueError: they, or what they are computed with, are inference tensors, which have no gradients.
+    """
+    needed = [tensor.requires_grad for tensor in tensors]
+    try:
+        for tensor in tensors:
+            tensor.requires_grad_(True)
+        with torch.inference_mode(False):
+            yield
+    except RuntimeError as error:
+        if "nference tensor" not in str(error) and "InferenceMode" not in str(error):
+            raise
+        raise ValueError(
+            "gradients are needed, and the model or its rows hold inference tensors, which have none; make them outside of "
+            "torch.inference_mode(), or clone them there"
+        ) from error
+    finally:
+        for tensor, need in zip(tensors, needed, strict=True):
+            if tensor.requires_grad != need:
+                tensor.requires_grad_(need)

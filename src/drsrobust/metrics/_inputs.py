@@ -83,10 +83,11 @@ def distinct_rows(changed: np.ndarray, n: int) -> np.ndarray:
     return rows
 
 
-def check_finite(golden: np.ndarray) -> None:
-    """Raises ValueError unless all golden scores, [n] or [n, items], are finite."""
-    if not np.isfinite(golden).all():
-        place = tuple(np.argwhere(~np.isfinite(golden))[0])
+def check_finite(golden: np.ndarray, *, masked: bool = False) -> None:
+    """Raises ValueError unless all golden scores, [n] or [n, items], are finite; `masked` ones may be -inf."""
+    wrong = ~(np.isfinite(golden) | (np.isneginf(golden) if masked else False))
+    if wrong.any():
+        place = tuple(np.argwhere(wrong)[0])
         raise ValueError(f"golden score {golden[place]} of row {place[0]}; scores without errors must be finite")
 
 

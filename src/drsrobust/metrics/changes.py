@@ -122,14 +122,15 @@ def is_flipped(scores: np.ndarray, golden: np.ndarray, at: np.floating, *, nan_w
 
 
 def is_moved(scores: np.ndarray, golden: np.ndarray, epsilon: float) -> np.ndarray:
-    """Rows, bool [n], more than epsilon away from golden, or not finite."""
+    """Rows, bool [n], more than epsilon away from golden, or not finite where golden is."""
     return ~(_change(scores, golden) <= epsilon)
 
 
 def is_deviated(scores: np.ndarray, golden: np.ndarray, threshold: float) -> np.ndarray:
-    """Rows, bool [n], that differ from golden by more than `threshold` times its size, or are not finite."""
+    """Rows, bool [n], that differ from golden by more than `threshold` times its size, or are not finite where golden is."""
     with np.errstate(invalid="ignore"):  # a NaN with its quiet bit off
         allowed = threshold * np.abs(golden.astype(np.float64))
+    allowed[np.isinf(golden)] = 0.0
     return ~(_change(scores, golden) <= allowed)
 
 
@@ -210,9 +211,12 @@ DEVIATIONS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
 
 
 def _change(scores: np.ndarray, golden: np.ndarray) -> np.ndarray:
-    """|scores - golden|, float64: there no difference of float32 overflows."""
+    """|scores - golden|, float64: there no difference of float32 overflows. 0 where both are the same infinity, as scores of
+    items that a model masks."""
     with np.errstate(invalid="ignore", over="ignore"):  # a NaN with its quiet bit off; float64 scores
-        return np.abs(np.subtract(scores, golden, dtype=np.float64))
+        change = np.abs(np.subtract(scores, golden, dtype=np.float64))
+    change[np.isinf(golden) & (scores == golden)] = 0.0
+    return change
 
 
 def _centred_ranks(scores: np.ndarray) -> np.ndarray:

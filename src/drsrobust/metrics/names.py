@@ -25,6 +25,11 @@ def split_name(name: str, names: Sequence[str] = NAMES) -> tuple[str, int | None
         (('ndcg', 10), ('ndcg', None))
     """
     base, at, length = name.partition("@") if isinstance(name, str) else (name, "", "")
+    # gauc is another metric than auc, and no typing error.
+    if isinstance(base, str) and base not in names and base.isalpha() and base.endswith(tuple(names)):
+        raise ValueError(
+            f"unknown metric {base!r}; known: {', '.join(names)}; metrics={{{base!r}: function}} takes one of your own"
+        )
     if not isinstance(base, str) or base not in names:
         raise unknown("metric", base, names)
     if not at:

@@ -58,7 +58,7 @@ class OwnMetric:
         """The metric of scores.
 
         Args:
-            labels: [n], or [n, T], or the data's `Ids` of relevant items.
+            labels: [n], or [n, T] (NaN: not observed), or the data's `Ids` of relevant items.
             scores, golden_scores: [n], or [n, T], or [n, items].
             users: ids int64 [n], or None.
 
@@ -105,6 +105,8 @@ class OwnMetric:
         metric, device = self.function, getattr(self.function, "device", None)
         if not isinstance(labels, np.ndarray):
             raise TypeError("an object of torchmetrics takes one label per row; pass a function instead")
+        if np.isnan(labels).any():
+            raise TypeError("an object of torchmetrics takes no labels that were not observed; pass a function instead")
         extra = {}
         if "indexes" in inspect.signature(metric.update).parameters:
             if users is None:

@@ -63,10 +63,11 @@ class ClickMetrics(BaselineMetrics):
 
 
 class MultiMetrics:
-    """Metrics of the scores [n, T] of T tasks: of each by `auc/<task>`, and the means over tasks by plain names.
+    """Metrics of the scores [n, T] of T tasks: of each by `auc/<task>`, and the means over tasks by plain names. All metrics of
+    a task are over the rows whose label of this task was observed.
 
     Args:
-        labels: [n, T], 0 or 1.
+        labels: [n, T], 0 or 1, or NaN: not observed.
         golden: scores (logits) [n, T] without errors, finite.
         priors: click rates of the training rows, [T].
         tasks: T names.
@@ -103,9 +104,13 @@ class MultiMetrics:
                 "tasks; they must be [n, T], [n, T], T and T"
             )
         self._by_task: dict[str, ClickMetrics] = {}
+        self._observed: list[np.ndarray | None] = []  # rows of a task, int64; None: all
         for t, task in enumerate(tasks):
+            missing = np.isnan(labels[:, t])
+            self._observed.append(rows := np.flatnonzero(~missing) if missing.any() else None)
+            of_task = [_of_rows(column, rows) for column in (labels[:, t], self.golden[:, t], users)]
             try:
-                self._by_task[task] = ClickMetrics(labels[:, t], self.golden[:, t], priors[t], users, **options)
+                self._by_task[task] = ClickMetrics(*of_task[:2], priors[t], of_task[2], **options)
             except ValueError as error:
                 raise ValueError(f"task {task!r}: {error}") from error
         self.golden.setflags(write=False)
@@ -141,7 +146,12 @@ class MultiMetrics:
         by_task = {}
         for t, (task, metrics) in enumerate(self._by_task.items()):
             bases = list(dict.fromkeys(base for base, each_task in split if each_task in ("", task)))
-            by_task[task] = metrics.measures(bases, scores[:, t], changed) if bases else {}
+            rows, of_changed = self._observed[t], changed
+            if rows is not None and changed is not None:
+                of_changed = np.searchsorted(
+                    rows, np.intersect1d(rows, distinct_rows(checked_rows(changed), len(scores)))
+                )
+            by_task[task] = metrics.measures(bases, _of_rows(scores[:, t], rows), of_changed) if bases else {}
         for name, (base, task) in zip(names, split, strict=True):
             values = [by_task[task][base]] if task else [each_task[base] for each_task in by_task.values()]
             measured[name] = None if None in values else float(np.mean(values))
@@ -158,7 +168,12 @@ class MultiMetrics:
         """Raises RuntimeError if the arrays here are not those of the golden scores."""
         check_same({"MultiMetrics.golden": self.golden}, {"MultiMetrics.golden": np.asarray(golden)})
         for t, metrics in enumerate(self._by_task.values()):
-            metrics.check(golden[:, t])
+            metrics.check(_of_rows(golden[:, t], self._observed[t]))
+
+
+def _of_rows(column: np.ndarray | None, rows: np.ndarray | None) -> np.ndarray | None:
+    """The values of some rows (None: all) of a column, if there is one."""
+    return column if column is None or rows is None else column[rows]
 
 
 class RankMetrics:
@@ -171,7 +186,8 @@ class RankMetrics:
     Args:
         relevant: the items that are relevant to each row: int64 [n], or with any number per row as the data's `Ids` (`values`
             of all rows, `lengths` per row). A negative item is none.
-        golden: scores [n, items] without errors, finite.
+        golden: scores [n, items] without errors, finite, or -inf of items that a row does not offer (that a user has seen):
+            they come last in its list, and have not changed where they are -inf with errors too.
         k: length of a list, where the name has none.
         epsilon: distance beyond which a score has moved.
 
@@ -179,8 +195,8 @@ class RankMetrics:
         golden: as given, read-only.
 
     Raises:
-        ValueError: arrays of other shapes, items that are no whole numbers or have no score, golden scores that are not finite,
-            or a k or epsilon out of its range.
+        ValueError: arrays of other shapes, items that are no whole numbers or have no score, golden scores that are NaN or
+            +inf, or a k or epsilon out of its range.
 
     Example:
         >>> golden = np.array([[0.1, 0.9, 0.5], [0.7, 0.2, 0.3]])
@@ -194,7 +210,7 @@ class RankMetrics:
         self._relevant, self.golden = relevant, np.array(golden)
         if self.golden.ndim != 2 or not self.golden.shape[1]:
             raise ValueError(f"golden of shape {self.golden.shape}; it must be [n, items]")
-        check_finite(self.golden)
+        check_finite(self.golden, masked=True)
         self._epsilon, lists = checked_epsilon(epsilon), ItemLists(*self.golden.shape, k)
         self._lists = ListMetrics(lists, is_relevant(relevant, *self.golden.shape), self.golden)
         self.golden.setflags(write=False)

@@ -23,7 +23,7 @@ def recovery(table: "pd.DataFrame", *, confidence: float = CONFIDENCE) -> "pd.Da
     the harmed trials (over 0.001 AUC lost without the mitigation) keep over half of their loss, more such trials may have been
     missed: the low end is then at most that of Stringer's bound over the harmed trials, in which a missed one loses as much as
     the worst trial. The high end is widened in the same way where fewer than 12 regain half of their loss. Recovery is blank
-    (NaN) where the mean loss is under 0.001 AUC or not clearly over 0.
+    (NaN) where the mean loss is under 0.001 AUC or not clearly over 0; `why` says so.
 
     Args:
         table: of one or more campaigns with `mitigations=[None, ...]`, one row per trial.
@@ -34,10 +34,11 @@ def recovery(table: "pd.DataFrame", *, confidence: float = CONFIDENCE) -> "pd.Da
         `raised`, the share of trials whose model raised, with the mitigation or without: they have no AUC, so they are in no
         mean and count as harmed; `auc_golden`; means over the other trials, each with `_low` and `_high`: `lost` (golden -
         faulty), `auc_faulty`, `auc` (protected) and `gained` (protected - faulty, paired) by `Strata.mean_interval`, and
-        `recovery`; `trials_harmed`, the share of trials that lose over 0.001 AUC (or raise) with the mitigation, and
-        `trials_harmed_faulty` without it (Wilson). A raised trial counts as an AUC of 0 at the low end of `auc_faulty` and
-        `auc` and at the high end of `lost`; at the low ends of `gained` and `recovery` as an AUC of 0 with the mitigation and
-        as the golden AUC without. `attrs["interval"]` describes the interval of `recovery`.
+        `recovery`; `why`, a text where `recovery` or an end of its interval is NaN, else None; `trials_harmed`, the share of
+        trials that lose over 0.001 AUC (or raise) with the mitigation, and `trials_harmed_faulty` without it (Wilson). A raised
+        trial counts as an AUC of 0 at the low end of `auc_faulty` and `auc` and at the high end of `lost`; at the low ends of
+        `gained` and `recovery` as an AUC of 0 with the mitigation and as the golden AUC without. `attrs["interval"]` describes
+        the interval of `recovery`.
 
     Raises:
         ValueError: trials without AUC, a condition without unprotected trials, mitigations with other trials than these,
@@ -124,16 +125,31 @@ def _numbers(pairs: "pd.DataFrame", confidence: float) -> dict:
             _, lowest, highest = strata.mean_interval(worst[name], bound, confidence)
             low, high = (low, np.fmax(high, highest)) if name == "lost" else (np.fmin(low, lowest), high)
         row |= zip((f"{name}{end}" for end in ENDS), (mean, float(low), float(high)), strict=True)
-    share = (float("nan"),) * 3
-    if row["lost"] >= DROP and row["lost_low"] > 0:
+    share, why = (float("nan"),) * 3, _no_loss(row)
+    if why is None:
         share = _share(strata, values, confidence)
         if row["raised"] and strata.mean(least["lost"]) > 0:
             share = (share[0], float(np.fmin(share[1], _share(strata, least, confidence)[1])), share[2])
+        if np.isnan(share).any():
+            harmed = int(np.count_nonzero(values["lost"] > DROP))
+            few = f"{harmed} of {len(pairs)} trials lose over {DROP} AUC without it, and an interval needs 2"
+            why = few if harmed < 2 else "the mean loss may be 0 by Fieller's interval, which has no end then"
     row |= zip((f"recovery{end}" for end in ENDS), share, strict=True)
+    row["why"] = why
     for name, column in (("trials_harmed", "auc"), ("trials_harmed_faulty", "auc_faulty")):
         harmed = ~(pairs["auc_golden"] - pairs[column] <= DROP)  # NaN of a raised trial counts as harmed
         row |= zip((f"{name}{end}" for end in ENDS), strata.share(harmed.to_numpy(), confidence), strict=True)
     return row
+
+
+def _no_loss(row: dict) -> str | None:
+    """Why there is no loss of which a share may be recovered; None if there is one."""
+    if np.isnan(row["lost"]):
+        return "the model raised in all trials"
+    lost = f"the mean loss without it is {row['lost']:.2g} AUC"
+    if row["lost"] < DROP:
+        return f"{lost}, under {DROP}"
+    return None if row["lost_low"] > 0 else f"{lost}, not clearly over 0: its interval begins at {row['lost_low']:.2g}"
 
 
 def _values(pairs: "pd.DataFrame") -> dict[str, np.ndarray]:
