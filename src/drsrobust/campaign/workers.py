@@ -37,6 +37,7 @@ from drsrobust.evaluation import Evaluator
 from drsrobust.evaluation.affected_rows import BOUND
 from drsrobust.injection import ErrorModel, Transient
 from drsrobust.introspection.tensors import is_sparse, listed
+from drsrobust.introspection.wrappers import to_evaluation
 
 MAPPED = 4 << 20  # bytes: larger tables stay in the file that workers share; smaller tensors are copied
 _STATE, _SPARSE, _MODEL, _ROWS, _GOLDEN = "state.safetensors", "sparse.pt", "model.pkl", "rows", "golden.npy"
@@ -72,6 +73,7 @@ class WorkerSpec:
         files: SHA-256 (hex) of each file, by its path in the folder.
         key: identifies this object among others.
         evaluator_options: of the evaluator.
+        name: of the evaluator's model, as seeds have it: the class of one that is made here may be called otherwise.
         conditions: the grid.
         trial_options: of `run_trial`.
         full_run: why every rerun is a full run; None if reruns are partial.
@@ -82,6 +84,7 @@ class WorkerSpec:
     files: dict[str, str]
     key: str
     evaluator_options: dict[str, Any]
+    name: str
     conditions: tuple[ConditionSpec, ...]
     trial_options: dict[str, Any]
     full_run: str | None
@@ -140,6 +143,7 @@ def worker_files(
             folder_digests(folder),
             key,
             options,
+            evaluator.name,
             tuple(specs),
             trial_options,
             evaluator.full_run,
@@ -205,8 +209,10 @@ def _loaded(spec: WorkerSpec, folder: Path) -> tuple[Evaluator, list[Condition]]
                 tensor.data = saved  # private pages of the file: writes stay in this process
             else:
                 tensor.data.copy_(saved)
+    to_evaluation(model)
     read = read_split if (folder / _ROWS / SPLIT).exists() else read_batches
-    evaluator = Evaluator(model.eval(), read(folder / _ROWS), forward=forward, **spec.evaluator_options)
+    evaluator = Evaluator(model, read(folder / _ROWS), forward=forward, **spec.evaluator_options)
+    evaluator.name = spec.name
     golden = np.load(folder / _GOLDEN)
     if not np.allclose(evaluator.golden.scores, golden, rtol=BOUND, atol=BOUND):
         raise RuntimeError("the model made here has other scores than the campaign's")

@@ -288,6 +288,7 @@ class Evaluator:
             elif guarded is None:
                 how = {"forward": self.scoring.forward, "output": self.scoring.output, "task": self.scoring.task}
                 guarded = Evaluator(self.model, self.rows, factory=self.factory, **how, **self._options)
+                guarded.name = self.name
                 if mitigation.ordered:  # reruns have batches of other rows
                     guarded.use_full_runs(f"{mitigation.name} depends on the order of batches")
                 elif self.full_run:

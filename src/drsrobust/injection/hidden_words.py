@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from drsrobust.introspection.tensors import is_sparse, named_modules, named_tensors
+from drsrobust.introspection.wrappers import is_frozen
 
 _WARNED: WeakSet[nn.Module] = WeakSet()
 
@@ -24,8 +25,8 @@ def warn_of_hidden_words(model: nn.Module) -> None:
     elsewhere = "No target holds them; shares and rates refer to the other words"
     if names := list(_hidden(model)):
         _warn(
-            f"errors cannot hit the weights of {', '.join(names)}: they are packed for a quantized kernel, or not registered "
-            f"as parameters. {elsewhere}"
+            f"errors cannot hit the weights of {', '.join(names)}: they are packed for a quantized kernel, frozen into "
+            f"TorchScript, or not registered as parameters. {elsewhere}"
         )
     if names := [name for name, tensor in named_tensors(model, buffers=True) if is_sparse(tensor)]:
         _warn(f"errors cannot hit {', '.join(names)}: sparse tensors (an adjacency, say). {elsewhere}")
@@ -53,7 +54,7 @@ def _hidden(model: nn.Module) -> Iterator[str]:
         attributes = [
             value for key, value in vars(module).items() if key not in ("_parameters", "_buffers", "_modules")
         ]
-        if any(map(is_hidden, tree_leaves(attributes))):
+        if is_frozen(module) or any(map(is_hidden, tree_leaves(attributes))):
             yield name or type(module).__name__
 
 

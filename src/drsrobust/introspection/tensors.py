@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 
 from drsrobust.introspection.embedding_modules import QuantizedTable, quantized_tables
 from drsrobust.introspection.sharded import ShardedTable, refuse_unsupported, sharded_tables
-from drsrobust.introspection.wrappers import named_modules, unwrapped
+from drsrobust.introspection.wrappers import is_frozen, named_modules, unwrapped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,7 +75,7 @@ def listed(model: nn.Module) -> list[TensorEntry]:
     Tensors that share all of their memory are listed once. FBGEMM's bookkeeping buffers are not listed.
 
     Raises:
-        ValueError: as `refuse_unsupported` and `sharded_tables`.
+        ValueError: as `refuse_unsupported` and `sharded_tables`; or a model without tensors that is frozen TorchScript.
     """
     refuse_unsupported(model)
     modules = named_modules(model, repeats=True)
@@ -115,6 +115,11 @@ def listed(model: nn.Module) -> list[TensorEntry]:
             candidates.append(once[-1])
         elif entry.name != name:
             entry.aliases.append(name)
+    if not once and (frozen := next((module for _, module in modules if is_frozen(module)), None)) is not None:
+        raise ValueError(
+            f"{frozen.original_name} is frozen TorchScript: its weights are constants of its code, which nothing can read or "
+            "hit; take the module before torch.jit.freeze"
+        )
     return once
 
 
@@ -302,7 +307,8 @@ def components(model: nn.Module, components: Mapping[str, str] | None = None) ->
                 "bits": 8 * numbers * tensor.element_size() * parameter,
             }
         )
-    frame = pd.DataFrame(rows).groupby("component", sort=False, as_index=False).sum()
+    frame = pd.DataFrame(rows, columns=["component", "parameters", "buffers", "bits"])
+    frame = frame.groupby("component", sort=False, as_index=False).sum()
     return frame.assign(share=frame["bits"] / frame["bits"].sum())
 
 

@@ -19,7 +19,7 @@ from drsrobust.introspection.tensors import listed, unwrapped
 from drsrobust.introspection.wrappers import is_compiled
 from drsrobust.mitigation.activations.bounds import Bounds, CleanRows, learn
 from drsrobust.mitigation.activations.limits import CLIP_MODES, NANS, limiter
-from drsrobust.mitigation.activations.sites import ClipSite, check_sites, find_sites, hook_sites, select_sites
+from drsrobust.mitigation.activations.sites import ClipSite, by_part, check_sites, find_sites, hook_sites, select_sites
 from drsrobust.mitigation.base import (
     ActiveMitigation,
     Cost,
@@ -242,7 +242,7 @@ class ActivationClipping(Mitigation):
             raise ValueError("the model is compiled and would not run hooks; attach the clipping before torch.compile")
         ends = self._ends(model)
         limits = {site: limiter(low, high, self.mode, self.nan) for site, (low, high) in ends.items()}
-        yield from hook_sites(model, limits)
+        yield from hook_sites(model, by_part(limits))
 
     def _ends(self, model: nn.Module) -> dict[ClipSite, tuple[Any, Any]]:
         """Lower and upper bound of each site in a model."""
@@ -250,7 +250,7 @@ class ActivationClipping(Mitigation):
             return dict.fromkeys(select_sites(model, self.sites), (-self.bound, self.bound))
         sites = set(find_sites(model))
         for site in self.learnt:
-            if site not in sites:
+            if site.whole not in sites:
                 raise ValueError(
                     f"{self.name} has bounds for {site}, which this {type(unwrapped(model)).__name__} does not have; it has: "
                     f"{', '.join(sorted(map(str, sites)))}"
