@@ -38,7 +38,7 @@ def model_file(evaluator: Evaluator) -> bytes:
     try:
         return cloudpickle.dumps((_factory(evaluator), evaluator.scoring.forward))
     except Exception as error:
-        why = "it is compiled" if is_compiled(model) else error
+        why = "it is compiled" if is_compiled(model) else str(error).partition("\n")[0]
         raise NotPicklable(
             f"workers cannot make this {type(model).__name__} ({why}); pass a function that makes it: Evaluator(..., "
             "factory=...)"

@@ -36,7 +36,7 @@ from drsrobust.data.own_batches import read_batches, write_batches
 from drsrobust.evaluation import Evaluator
 from drsrobust.evaluation.affected_rows import BOUND
 from drsrobust.injection import ErrorModel, Transient
-from drsrobust.introspection.tensors import is_sparse, listed
+from drsrobust.introspection.tensors import is_sparse, is_wrapper, listed
 from drsrobust.introspection.wrappers import to_evaluation
 
 MAPPED = 4 << 20  # bytes: larger tables stay in the file that workers share; smaller tensors are copied
@@ -121,7 +121,7 @@ def worker_files(
     content = model_file(evaluator)
     with private_folder(store.with_name(f"{store.name}.workers")) as folder:
         with writing(folder):
-            tensors = {entry.name: entry.tensor.detach().cpu() for entry in listed(evaluator.model)}
+            tensors = {name: tensor.detach().cpu() for name, tensor in _written(evaluator.model).items()}
             sparse = {name: tensor for name, tensor in tensors.items() if is_sparse(tensor)}
             strided = {name: tensors[name].contiguous().clone() for name in tensors.keys() - sparse.keys()}
             save_file(strided, folder / _STATE)
@@ -148,6 +148,11 @@ def worker_files(
             trial_options,
             evaluator.full_run,
         )
+
+
+def _written(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The tensors by name whose values are files; a wrapper around others comes with the model."""
+    return {entry.name: entry.tensor for entry in listed(model) if not is_wrapper(entry.tensor)}
 
 
 def _condition_spec(condition: Condition, number: int, folder: Path) -> ConditionSpec:
@@ -187,7 +192,7 @@ def _loaded(spec: WorkerSpec, folder: Path) -> tuple[Evaluator, list[Condition]]
     from safetensors import safe_open
 
     model, forward = read_model_file((folder / _MODEL).read_bytes())
-    entries = {entry.name: entry for entry in listed(model)}
+    entries = {entry.name: entry for entry in listed(model) if not is_wrapper(entry.tensor)}
     sparse = torch.load(folder / _SPARSE, weights_only=True)
     with safe_open(folder / _STATE, framework="pt") as state, torch.no_grad():
         if differing := sorted(set(entries) ^ {*state.keys(), *sparse}):

@@ -15,6 +15,7 @@ from drsrobust._amounts import amount
 from drsrobust._html import facts
 from drsrobust.data import Batches, Dataset, Split, StreamedRows, StreamError
 from drsrobust.evaluation.affected_rows import AffectedRows, CoupledRowsError
+from drsrobust.evaluation.checked_model import check_model
 from drsrobust.evaluation.checked_rows import checked_rows, ids_and_tables
 from drsrobust.evaluation.device_pairs import twice_won
 from drsrobust.evaluation.evaluation import NUMBERS, Evaluation, TaskMetrics, compared, non_finite_rows
@@ -75,7 +76,8 @@ class Evaluator:
     Raises:
         TypeError: rows of another type, or batches that need `forward`.
         ValueError: scores or labels of a shape that the task does not take, rows of one class only, scores that are not finite
-            without errors, or that are no probabilities where `output` says so, no amount of memory, a model that is sharded
+            without errors, or that are no probabilities where `output` says so, no amount of memory, a model with a tensor
+            whose words cannot be read (a DTensor, one without values; frozen TorchScript has none at all), or that is sharded
             over ranks in a way that is not supported, or ranks that differ in their rows or in how the model is sharded.
     """
 
@@ -94,6 +96,7 @@ class Evaluator:
         epsilon: float = 1e-3,
         scores: str | None = None,
     ) -> None:
+        check_model(model)
         self.ranks = Ranks() if is_sharded(model) else None
         self.scoring = Scoring(forward, "logit" if output is None else output, task)
         scores = scores or ("logit" if task == "rank" else "probability")

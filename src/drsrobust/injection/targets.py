@@ -65,7 +65,10 @@ class Target(ABC):
         for name, rows in sorted(self.chosen(model, memory).items()):
             entry = memory[name]
             for number, tensor in enumerate(entry.memory()):
-                check(name, tensor)
+                try:
+                    check(name, tensor)
+                except ValueError as error:
+                    raise ValueError(f"{error}{_instead(self.chosen(model, memory), memory)}") from None
                 hit[name if entry.sharded is None else f"part {number} of {name}"] = tensor
             width, shape = None, tuple(entry.tensor.shape)
             if isinstance(rows, RowParts):
@@ -151,6 +154,25 @@ def _known(text: str, model: nn.Module, memory: Memory) -> str:
     if near or len(memory) > LISTED:
         tensors = f"{len(memory)} tensors, named as {min(memory)!r}"
     return f"{hint} components: {', '.join(names)}; {tensors}"
+
+
+def _instead(chosen: Iterable[str], memory: Memory) -> str:
+    """The end of a message on a tensor that cannot be hit: targets that hold the other chosen ones, if there are any."""
+    fits = {name: all(map(_can_be_hit, memory[name].memory())) for name in sorted(chosen)}
+    wrong = [name for name, fit in fits.items() if not fit]
+    names: dict[str, None] = {}
+    for name in (name for name, fit in fits.items() if fit):
+        starts = [*_modules([name]), name]
+        names[next(s for s in starts if not any(f"{other}.".startswith(f"{s}.") for other in wrong))] = None
+    return f"; the others are {list(names)}" if names else ""
+
+
+def _can_be_hit(tensor: torch.Tensor) -> bool:
+    try:
+        check("", tensor)
+    except ValueError:
+        return False
+    return True
 
 
 def _modules(names: Iterable[str]) -> list[str]:

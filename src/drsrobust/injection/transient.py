@@ -175,8 +175,8 @@ class Inputs(Transient):
     """The model's inputs. The model sees changed copies of them.
 
     Args:
-        which: `"dense"` (floating tensors among the arguments of its forward, also in lists, tuples and dicts) or `"ids"` (the
-            values of KeyedJaggedTensors, and integer tensors of any meaning, offsets too).
+        which: `"dense"` (floating tensors among the arguments of its forward, also in lists, tuples, dicts and objects)
+            or `"ids"` (the values of KeyedJaggedTensors, and integer tensors of any meaning, offsets too).
         per: errors are drawn for each `"call"`, or separately for each `"sample"` of it (row of a tensor; all ids of a row of
             a KeyedJaggedTensor), which costs some 0.1 ms per sample.
         out_of_range: of `"ids"`, the treatment of an id that its table does not have:
@@ -238,9 +238,9 @@ class Activations(Transient):
             embedding modules.
         per: errors are drawn for each `"call"`, or separately for each `"sample"` (row) of it.
 
-    Tensors, TorchRec's KeyedTensor and JaggedTensor, and those in tuples, lists, dicts and objects are hit. The module's other hooks
-    (a mitigation's, as a bound on outputs) and the next module see a changed copy; gradients pass through it as through the
-    original. Activation checkpointing computes outputs again, and new errors hit these.
+    Tensors, TorchRec's KeyedTensor and JaggedTensor, and those in tuples, lists, dicts and objects are hit. The module's other
+    hooks (a mitigation's, as a bound on outputs) and the next module see a changed copy; gradients pass through it as through
+    the original. Activation checkpointing computes outputs again, and new errors hit these.
 
     Example:
         >>> import drsrobust as dr

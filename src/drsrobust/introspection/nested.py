@@ -69,10 +69,10 @@ def _parts(value: Any) -> Iterator[tuple[Any, tuple[str, Any]]]:
         return iter(())
     if is_dataclass(value):
         names = [field.name for field in fields(value) if hasattr(value, field.name)]
-        return ((name, (f".{name}", getattr(value, name))) for name in names)
+        return ((name, (f"[{name}]", getattr(value, name))) for name in names)
     if node := SUPPORTED_NODES.get(type(value)):
         return ((number, (f"[{number}]", part)) for number, part in enumerate(node.flatten_fn(value)[0]))
-    return ((name, (f".{name}", part)) for name, part in getattr(value, "__dict__", {}).items())
+    return ((name, (f"[{name}]", part)) for name, part in getattr(value, "__dict__", {}).items())
 
 
 def _copied(value: Any, changed: Mapping[Any, Any]) -> Any:

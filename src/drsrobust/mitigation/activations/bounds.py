@@ -68,8 +68,7 @@ def learn(
         site -> bounds, without sites that are never called. Of an output of several tensors each has bounds of its own.
 
     Warns:
-        UserWarning: a tensor among several in an output is not bounded, since it has NaN or infinite values or several widths;
-            or nothing of an output is, since no floating-point tensor is found in it.
+        UserWarning: a tensor among several in an output is not bounded, since it has NaN or infinite values or several widths.
 
     Raises:
         ValueError: no rows, or a site with NaN or infinite values, or with vectors of several widths.

@@ -209,8 +209,8 @@ class ActivationClipping(Mitigation):
         return scaled
 
     def bounds(self) -> "pd.DataFrame":
-        """Learnt bounds: columns `site`, `module`, `layer`, `component`, `low`, `high` (per neuron: the widest), `stored`
-        (how many numbers are stored).
+        """Learnt bounds: columns `site`, `module` (followed by the part of an output of several tensors, as `[0]`), `layer`,
+        `component`, `low`, `high` (per neuron: the widest), `stored` (how many numbers are stored).
 
         Raises:
             ValueError: fixed bounds.
@@ -222,7 +222,7 @@ class ActivationClipping(Mitigation):
         rows = []
         for site, bounds in self.learnt.items():
             widest = (float(bounds.low.min()), float(bounds.high.max()), bounds.number)
-            rows.append((site.kind, site.module, site.layer, site.component, *widest))
+            rows.append((site.kind, site.module + site.part, site.layer, site.component, *widest))
         frame = pd.DataFrame(rows, columns=["site", "module", "layer", "component", "low", "high", "stored"])
         return frame.astype({"layer": "Int64"})
 

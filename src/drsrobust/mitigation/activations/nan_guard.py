@@ -56,7 +56,7 @@ class NaNGuard(Mitigation):
             active.detection.record(repaired=False)
             return scores.masked_fill(~finite, self.value)
 
-        yield hook_output(model, lambda part: guarded)
+        yield hook_output(model, guarded)
 
     def cost(self, model: nn.Module) -> Cost:
         """One number of 32 bits; per sample one comparison, counted as a multiply-add, and the score read once."""

@@ -3,10 +3,12 @@
 A cross network computes all of its layers in one call, so no hook sees the values between them. While a layer is bounded, its
 forward is replaced by one that runs the same operations in the same order, layer by layer: the results are bit-identical."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -212,7 +214,7 @@ def hook_sites(model: nn.Module, functions: Mapping[ClipSite, Functions]) -> Ite
         if site.layer is not None:
             by_network.setdefault(site.module, {})[site.layer] = of_part("")
         else:  # the logit of a wrapped model is the wrapper's output
-            yield hook_output(model if site.kind == "logit" else modules[site.module], of_part)
+            yield hook_parts(model if site.kind == "logit" else modules[site.module], of_part)
     for name, layers in by_network.items():
         yield from hook_layers(modules[name], layers)
 
@@ -230,12 +232,19 @@ _FRESH = {
 }
 
 
-def hook_output(module: nn.Module, of_part: Functions) -> Handle:
+def hook_output(module: nn.Module, function: Function) -> Handle:
+    """As `hook_parts`, with one function for all parts."""
+    return hook_parts(module, lambda part: function)
+
+
+def hook_parts(module: nn.Module, of_part: Functions) -> Handle:
     """Replaces a module's output by a function of it: of a tensor, of the values [B, sum of widths] of a KeyedTensor, which
     stays one with the same keys, or of each floating-point tensor in a tuple, a mapping, a dataclass or another object.
 
     The function may write to an output without another owner. Where the module's forward is replaced, for example by an
     evaluator that keeps outputs, it may not.
+
+    An output in which no such tensor is found stays, with a warning, once for each module.
     """
     forward = getattr(type(module), "forward", None)
     name = f"{getattr(forward, '__module__', '')}.{getattr(forward, '__qualname__', '')}".removesuffix(".forward")
@@ -243,14 +252,26 @@ def hook_output(module: nn.Module, of_part: Functions) -> Handle:
 
     def hook(module: nn.Module, args: Any, output: Any) -> Any:
         fresh = is_fresh and not has_replaced_forward(module)
+        found = False
 
         def replaced(part: str, tensor: torch.Tensor, _: Any) -> torch.Tensor:
-            function = of_part(part) if not part or tensor.is_floating_point() else None
+            nonlocal found
+            if part and not tensor.is_floating_point():
+                return tensor
+            found, function = True, of_part(part)
             return tensor if function is None else function(tensor, fresh and not part)
 
-        return with_tensors(output, replaced)
+        output = with_tensors(output, replaced)
+        if not found and module not in _WITHOUT_TENSORS:
+            _WITHOUT_TENSORS.add(module)
+            kind = type(output).__name__
+            warnings.warn(f"{type(module).__name__} gave a {kind} without a tensor that could be bounded", stacklevel=2)
+        return output
 
     return add_forward_hook(module, hook)
+
+
+_WITHOUT_TENSORS: WeakSet[nn.Module] = WeakSet()  # modules of whose outputs a warning told
 
 
 class _Removable(ExitStack):
