@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 from drsrobust.introspection.tensors import is_sparse, named_modules, named_tensors
 from drsrobust.introspection.wrappers import is_frozen
 
+LISTED = 8  # names in a message, at most
 _WARNED: WeakSet[nn.Module] = WeakSet()
 
 
@@ -34,6 +35,20 @@ def warn_of_hidden_words(model: nn.Module) -> None:
         _warn(
             f"forward rounds {', '.join(names)} to codes (fake quantization), so most errors in their float words change "
             "nothing. What is deployed are the codes: inject into the converted model"
+        )
+
+
+_INTEGERS: WeakKeyDictionary[nn.Module, set[str]] = WeakKeyDictionary()  # globs of which a warning told
+
+
+def warn_of_integers(model: nn.Module, glob: str, names: list[str]) -> None:
+    """Warns once, for a model and a glob, of buffers of integers that the glob leaves out."""
+    if glob not in _INTEGERS.setdefault(model, set()):
+        _INTEGERS[model].add(glob)
+        some = ", ".join(names[:LISTED]) + (f", ... ({len(names)})" if len(names) > LISTED else "")
+        _warn(
+            f"{glob!r} leaves out {some}: buffers without fractions (indices, masks), in which errors mostly make a model raise. "
+            "Their names, or a glob that matches no parameter, hit them"
         )
 
 

@@ -16,6 +16,7 @@ from torch import nn
 
 from drsrobust._files import cache_folder, expanded
 from drsrobust._hashing import digest
+from drsrobust._processes import check_script
 from drsrobust.campaign.conditions import condition_triples
 from drsrobust.campaign.model_file import NotPicklable
 from drsrobust.campaign.shards import Shard
@@ -192,6 +193,8 @@ class TrainingCampaign(StoredTrials):
         and errors are those of `Campaign.run`; `drsrobust.campaign.merge` joins shards."""
         if workers is not None and index(workers) < 1:
             raise ValueError(f"workers must be at least 1, got {workers!r}")
+        if executor is None and (workers or 1) > 1:
+            check_script()
         if shard is not None:
             part = self._of_shard(Shard.read(shard))
             return part.run(workers=workers, executor=executor, progress=progress)
