@@ -65,7 +65,8 @@ def _unguarded_line() -> str | None:
     """The line of the main script that runs now (`file:number`), if a process that imports the script would run it too."""
     main = sys.modules["__main__"]
     file, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
-    if file is None or (spec is not None and spec.name.endswith("__main__")):  # of `python -m package` nothing is imported
+    is_package = spec is not None and spec.name.endswith("__main__")  # `python -m package`, which workers do not import
+    if file is None or is_package:
         return None
     frame = sys._getframe()
     while frame is not None and not (frame.f_globals is vars(main) and frame.f_code.co_name == "<module>"):

@@ -1,4 +1,4 @@
-"""Protections of models whose forward gives tuples, dictionaries and objects: the scores are protected as if they came alone."""
+"""Protections of models whose forward gives tuples, dictionaries and objects: scores are protected as if they came alone."""
 
 import collections
 import dataclasses

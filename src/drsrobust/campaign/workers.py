@@ -355,6 +355,6 @@ def run_in_processes(
             except BrokenProcessPool as error:
                 died = error
     raise WorkersDied(
-        f"worker processes died {RETRIES} times (killed, out of memory, or by an error of the script, which they import?); all finished trials are stored, and run() goes "
-        "on from there; workers=1 computes in this process"
+        f"worker processes died {RETRIES} times (killed, out of memory, or by an error of the script, which they import?); all "
+        "finished trials are stored, and run() goes on from there; workers=1 computes in this process"
     ) from died

@@ -38,7 +38,7 @@ def warn_of_hidden_words(model: nn.Module) -> None:
         )
 
 
-_INTEGERS: WeakKeyDictionary[nn.Module, set[str]] = WeakKeyDictionary()  # globs of which a warning told
+_INTEGERS: WeakKeyDictionary[nn.Module, set[str]] = WeakKeyDictionary()  # globs that had their warning
 
 
 def warn_of_integers(model: nn.Module, glob: str, names: list[str]) -> None:
@@ -47,8 +47,8 @@ def warn_of_integers(model: nn.Module, glob: str, names: list[str]) -> None:
         _INTEGERS[model].add(glob)
         some = ", ".join(names[:LISTED]) + (f", ... ({len(names)})" if len(names) > LISTED else "")
         _warn(
-            f"{glob!r} leaves out {some}: buffers without fractions (indices, masks), in which errors mostly make a model raise. "
-            "Their names, or a glob that matches no parameter, hit them"
+            f"{glob!r} leaves out {some}: buffers of integers, booleans or complex numbers (indices, masks). Exact names, and "
+            "globs that match no parameter, hit integers"
         )
 
 

@@ -255,10 +255,9 @@ def _is_registered(model: nn.Module, tensor: TargetTensor, modules: set[int]) ->
     *path, name = tensor.name.split(".")
     module = model
     for part in path:
-        # `in` and [] alone: TorchScript's dictionaries have no `get`.
-        module = module._modules[part] if part in module._modules else None
-        if module is None:
+        if part not in module._modules or module._modules[part] is None:  # TorchScript's dictionaries have no `get`
             return False
+        module = module._modules[part]
     if tensor.stored is None:
         return False
     holds = next((tensors for tensors in (module._parameters, module._buffers) if name in tensors), {})

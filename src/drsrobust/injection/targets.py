@@ -54,8 +54,8 @@ class Target(ABC):
         """The address space of this target in a model.
 
         Warns:
-            UserWarning: once for a model with weights that no target can hold, or that a fake-quantize module rounds; once for a
-            glob that leaves buffers of integers out.
+            UserWarning: once for a model with weights that no target can hold, or that a fake-quantize module rounds; once for
+                a glob that leaves buffers of integers out.
 
         Raises:
             TypeError, ValueError: as `drsrobust.injection.resolve`.
@@ -113,8 +113,8 @@ def resolve(model: nn.Module, target: TargetLike = "all", components: Mapping[st
         model: any module.
         target: `"all"` (parameters), `"everything"` (and buffers), a component (its parameters; its buffers if it has no
             parameters), a group (`mlp`: the components whose names end in `_mlp`), a module (`"mlp.0"`; its
-            parameters or buffers as of a component), else a glob on names of parameters and buffers (beside parameters without
-            buffers of integers, as indices and masks); or a `Target`, as `Rows`; or a list of these, for all of them.
+            parameters or buffers as of a component), else a glob on names of parameters and buffers (where it matches
+            parameters, no buffers of integers, as indices and masks); or a `Target`, as `Rows`; or a list of these, for all.
         components: overrides of which tensor belongs to which component, as in `components()`.
 
     Raises:

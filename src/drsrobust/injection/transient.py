@@ -402,8 +402,8 @@ def _refuse_compiled(model: nn.Module, names: list[str]) -> None:
         inside = [name for name in names if name and name != outer and name.startswith(f"{outer}." if outer else "")]
         if inside and is_script(module):
             raise ValueError(
-                f"{inside[0]} is a part of {outer or 'a model'} in TorchScript, which runs no hooks of its parts; inject into the "
-                "module before torch.jit.script or torch.jit.trace" + (f", or at {outer!r}" if outer else "")
+                f"{inside[0]} is a part of {outer or 'a model'} in TorchScript, which runs no hooks of its parts; inject into "
+                "the module before torch.jit.script or torch.jit.trace" + (f", or at {outer!r}" if outer else "")
             )
         compiled = [name for name in names if not outer or name == outer or name.startswith(f"{outer}.")]
         if compiled and is_compiled(module):

@@ -12,8 +12,8 @@ from torch.utils._pytree import SUPPORTED_NODES
 
 from drsrobust.introspection.embedding_modules import sparse_type, with_values
 
-# (path of a tensor in the value, as "[0]" or "[scores]"; the tensor; the TorchRec object whose values it is, or else the tensor)
-# -> its replacement
+# (path of a tensor in the value, as "[0]" or "[scores]"; the tensor; the TorchRec object whose values it is, or else the
+# tensor) -> its replacement
 Replacement = Callable[[str, torch.Tensor, Any], torch.Tensor]
 
 DEPTH = 10  # levels of objects in objects

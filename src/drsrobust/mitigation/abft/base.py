@@ -192,7 +192,7 @@ class _BatchCounter:
         self._batch += 1
 
 
-_UNCHECKED: WeakSet[nn.Module] = WeakSet()  # modules of whose outputs a warning told
+_UNCHECKED: WeakSet[nn.Module] = WeakSet()  # modules whose outputs had their warning
 
 
 def can_check(module: nn.Module, output: Any) -> bool:

@@ -271,7 +271,7 @@ def hook_parts(module: nn.Module, of_part: Functions) -> Handle:
     return add_forward_hook(module, hook)
 
 
-_WITHOUT_TENSORS: WeakSet[nn.Module] = WeakSet()  # modules of whose outputs a warning told
+_WITHOUT_TENSORS: WeakSet[nn.Module] = WeakSet()  # modules whose outputs had their warning
 
 
 class _Removable(ExitStack):
