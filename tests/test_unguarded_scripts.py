@@ -1,5 +1,6 @@
 """Scripts that start processes, which import the script: one line says what to do if they would run it again."""
 
+import re
 import runpy
 import subprocess
 import sys
@@ -36,7 +37,9 @@ def run(text, folder, monkeypatch):
 
 @pytest.mark.parametrize("kind", REFUSED)
 def test_a_line_that_workers_would_run_again_is_refused(kind, tmp_path, monkeypatch):
-    with pytest.raises(UnguardedScript, match=r'script.py:\d+ would run again in .*put it under `if __name__ == "__main__":`'):
+    with pytest.raises(
+        UnguardedScript, match=r'script.py:\d+ would run again in .*put it under `if __name__ == "__main__":`'
+    ):
         run(REFUSED[kind], tmp_path, monkeypatch)
 
 
@@ -66,7 +69,9 @@ campaign = dr.Campaign(evaluator, errors=dr.BitFlip(1e-2), trials=int(sys.argv[2
 stored_trials.MIN_SECONDS_FOR_PROCESSES = 0.0
 stored_trials.cores = lambda: 2
 """
-RUN = "workers = eval(sys.argv[3])\ntable = campaign.run(workers=workers, progress=False)\nprint(len(table), 'trials')\n"
+RUN = (
+    "workers = eval(sys.argv[3])\ntable = campaign.run(workers=workers, progress=False)\nprint(len(table), 'trials')\n"
+)
 GUARDED = "if __name__ == '__main__':\n    " + RUN.replace("\n", "\n    ")
 
 
@@ -74,7 +79,7 @@ GUARDED = "if __name__ == '__main__':\n    " + RUN.replace("\n", "\n    ")
 @pytest.mark.parametrize(
     ("text", "trials", "workers", "lines", "error"),
     [
-        (RUN, "10", "2", ["once"], r'script.py:\d+ would run again in each worker process.*__main__'),
+        (RUN, "10", "2", ["once"], r"script.py:\d+ would run again in each worker process.*__main__"),
         (RUN, "2000", "None", ["once", "2000 trials"], "run in this process alone: .*would run again"),
         (GUARDED, "10", "2", ["once", "once", "once", "10 trials"], None),
     ],
@@ -88,6 +93,4 @@ def test_a_real_script(text, trials, workers, lines, error, tmp_path):
     assert sorted(done.stdout.split("\n")[:-1]) == sorted(lines), done.stderr
     assert "died" not in done.stderr
     if error:
-        import re
-
         assert re.search(error, done.stderr)

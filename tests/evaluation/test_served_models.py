@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_map
 
 import drsrobust as dr
 from drsrobust.campaign.model_file import model_file, read_model_file
+from drsrobust.introspection.wrappers import is_frozen
 from drsrobust.mitigation import ActivationClipping, NaNGuard
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -90,14 +91,14 @@ def truth(kind, seed):
 @pytest.mark.parametrize("kind", SERVED)
 def test_a_served_model_has_the_scores_of_the_plain_one(kind, tmp_path):
     model = SERVED[kind]()
-    modes = [module.training for module in model.modules() if hasattr(module, "training")]
+    modes = [module.training for module in model.modules() if not is_frozen(module)]
     evaluator = dr.Evaluator(model, rows(), forward=forward)
     for seed in range(3):
         with dr.inject(model, dr.BitFlip(1e-2), seed=seed) as error_map:
             runs = [evaluator.run().scores, evaluator.rerun(error_map).scores]
         for scores in runs:
             torch.testing.assert_close(torch.tensor(scores), truth(kind, seed), equal_nan=True)
-    assert [module.training for module in model.modules() if hasattr(module, "training")] == modes
+    assert [module.training for module in model.modules() if not is_frozen(module)] == modes
     campaign = dr.Campaign(
         evaluator,
         errors=dr.BitFlip(1e-2),
@@ -127,9 +128,7 @@ def test_trials_do_not_depend_on_the_name_that_a_worker_gives_to_the_class(kind,
     model = SERVED[kind]() if kind in SERVED else Local()
     evaluator = dr.Evaluator(model, rows(), forward=forward)
     options = {"errors": dr.BitFlip(1e-2), "mitigations": [None, NaNGuard(0.5)], "trials": 4}
-    tables = [
-        dr.Campaign(evaluator, **options, store=tmp_path / f"{n}").run(workers=n, progress=False) for n in (1, 2)
-    ]
+    tables = [dr.Campaign(evaluator, **options, store=tmp_path / f"{n}").run(workers=n, progress=False) for n in (1, 2)]
     assert tables[0].equals(tables[1])
 
 

@@ -395,7 +395,9 @@ def blocks():
 )
 def test_a_glob_leaves_integer_buffers_out_and_says_so_once(target, hit):
     model = blocks()
-    with pytest.warns(UserWarning, match="leaves out .*blocks.0.index, blocks.0.mask, blocks.0.rotation.*: buffers") as said:
+    with pytest.warns(
+        UserWarning, match="leaves out .*blocks.0.index, blocks.0.mask, blocks.0.rotation.*: buffers"
+    ) as said:
         assert " ".join(tensor.name for tensor in resolve(model, target).tensors) == hit
         resolve(model, target)
     assert len(said) == 1
@@ -407,7 +409,7 @@ def test_a_glob_leaves_integer_buffers_out_and_says_so_once(target, hit):
         ("blocks.0.index", "blocks.0.index"),
         ("*.index", "blocks.0.index blocks.1.index"),
         ("*.0.[ip]*", "blocks.0.index blocks.0.position"),
-        (Dtype("int64", within="blocks.0.*"), "blocks.0.index"),
+        (dr.Dtype("int64", within="blocks.0.*"), "blocks.0.index"),
         ("blocks", "blocks.0.weight blocks.1.weight"),
     ],
 )
