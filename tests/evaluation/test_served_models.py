@@ -1,4 +1,4 @@
-"""Models as they are served or sharded: TorchScript, `torch.export`, tensor subclasses. They work, or one line says what to do."""
+"""Served and sharded models (TorchScript, `torch.export`, tensor subclasses) work, or one line says what to do."""
 
 import io
 import os
