@@ -62,6 +62,7 @@ from torch import nn
 import drsrobust as dr
 import drsrobust.campaign.stored_trials as stored_trials
 print("once")
+torch.manual_seed(0)  # a worker that imports this makes the same campaign
 x = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
 data = dr.data.from_batches([(x, (x.sum(1) > 0).float())])
 evaluator = dr.Evaluator(nn.Linear(8, 1), data, forward=lambda model, batch: model(batch[0]))
