@@ -1,5 +1,6 @@
 """Threads and worker processes."""
 
+import ast
 import multiprocessing
 import os
 import signal
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import connection
+from pathlib import Path
 
 # Modules that take long to import. A server process imports those that this process has, and forks the workers.
 _PRELOADED = ("torch", "torchrec", "pandas", "pyarrow", "drsrobust.campaign.workers", "drsrobust.training.load")
@@ -42,9 +44,56 @@ def process_context() -> multiprocessing.context.BaseContext:
     return context
 
 
+class UnguardedScript(RuntimeError):
+    """Worker processes import the main script, and would come to the very call that starts them."""
+
+
+def check_script() -> None:
+    """Refuses to start processes from a line of the main script that they would run again.
+
+    Raises:
+        UnguardedScript: the message says which line, and what to do.
+    """
+    guard = 'put it under `if __name__ == "__main__":`, or compute in one process, by workers=1'
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # as `multiprocessing` itself asks
+        raise UnguardedScript(f"a worker process came to this call while it imported the script: {guard}")
+    if line := _unguarded_line():
+        raise UnguardedScript(f"{line} would run again in each worker process, which imports the script: {guard}")
+
+
+def _unguarded_line() -> str | None:
+    """The line of the main script that runs now (`file:number`), if a process that imports the script would run it too."""
+    main = sys.modules["__main__"]
+    file, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
+    is_package = spec is not None and spec.name.endswith("__main__")  # `python -m package`, which workers do not import
+    if file is None or is_package:
+        return None
+    frame = sys._getframe()
+    while frame is not None and not (frame.f_globals is vars(main) and frame.f_code.co_name == "<module>"):
+        frame = frame.f_back
+    if frame is None or Path(frame.f_code.co_filename).absolute() != Path(file).absolute():  # typed at a prompt
+        return None
+    try:
+        tree = ast.parse(Path(file).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return None
+    line = frame.f_lineno
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and any(word in ast.unparse(node.test) for word in ("__name__", "parent_process")):
+            ends = isinstance(node.body[-1], ast.Raise) or "exit" in ast.unparse(node.body[-1])
+            if node.lineno <= line <= node.end_lineno or (ends and node.lineno < line):
+                return None
+    return f"{file}:{line}"
+
+
 @contextmanager
 def pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """An executor of new processes, which end at an exception in the block or with this process, even if it is killed."""
+    """An executor of new processes, which end at an exception in the block or with this process, even if it is killed.
+
+    Raises:
+        UnguardedScript: as `check_script`.
+    """
+    check_script()
     executor = ProcessPoolExecutor(workers, mp_context=process_context(), initializer=end_with_parent)
     left = threading.Event()
     threading.Thread(target=_end_after_a_death, args=(executor, left), daemon=True).start()

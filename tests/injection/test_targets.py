@@ -367,3 +367,51 @@ def test_weights_that_are_rounded_are_named_once():
         warnings.simplefilter("error")
         resolve(activations)
         resolve(off)
+
+
+class Block(nn.Module):
+    """A weight beside an index, a mask, rotations and positions."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        self.register_buffer("index", torch.arange(3))
+        self.register_buffer("mask", torch.ones(3, dtype=torch.bool))
+        self.register_buffer("rotation", torch.ones(3, dtype=torch.complex64))
+        self.register_buffer("position", torch.ones(3))
+
+
+def blocks():
+    return nn.ModuleDict({"blocks": nn.ModuleList([Block(), Block()]), "head": nn.Linear(1, 1)})
+
+
+@pytest.mark.parametrize(
+    ("target", "hit"),
+    [
+        ("blocks.*", "blocks.0.position blocks.0.weight blocks.1.position blocks.1.weight"),
+        ("*.0.*", "blocks.0.position blocks.0.weight"),
+        (["blocks.0.*", "blocks.1.index"], "blocks.0.position blocks.0.weight blocks.1.index"),
+    ],
+)
+def test_a_glob_leaves_integer_buffers_out_and_says_so_once(target, hit):
+    model = blocks()
+    with pytest.warns(
+        UserWarning, match="leaves out .*blocks.0.index, blocks.0.mask, blocks.0.rotation.*: buffers"
+    ) as said:
+        assert " ".join(tensor.name for tensor in resolve(model, target).tensors) == hit
+        resolve(model, target)
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "hit"),
+    [
+        ("blocks.0.index", "blocks.0.index"),
+        ("*.index", "blocks.0.index blocks.1.index"),
+        ("*.0.[ip]*", "blocks.0.index blocks.0.position"),
+        (dr.Dtype("int64", within="blocks.0.*"), "blocks.0.index"),
+        ("blocks", "blocks.0.weight blocks.1.weight"),
+    ],
+)
+def test_integer_buffers_that_are_named_are_hit(target, hit):
+    assert " ".join(tensor.name for tensor in resolve(blocks(), target).tensors) == hit

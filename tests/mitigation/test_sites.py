@@ -169,15 +169,16 @@ def test_a_cross_network_of_somebody_else_is_no_place():
     assert layer_count(Own(4, 2)) == 0
 
 
-def test_outputs_that_cannot_be_bounded():
-    class Pair(nn.Module):
+def test_an_output_without_tensors_is_said_once():
+    class Words(nn.Module):
         def forward(self, x):
-            return x, x
+            return ["a", "b"]
 
-    module = Pair()
+    module = Words()
     handle = hook_output(module, lambda y, fresh: y)
-    with pytest.raises(TypeError, match="Pair gave a tuple; only a tensor or a KeyedTensor can be bounded"):
-        module(torch.ones(2))
+    with pytest.warns(UserWarning, match="Words gave a list without a tensor that could be bounded") as told:
+        assert module(torch.ones(2)) == module(torch.ones(2)) == ["a", "b"]
+    assert len(told) == 1
     handle.remove()
     assert not module._forward_hooks
 

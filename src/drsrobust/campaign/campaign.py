@@ -19,6 +19,7 @@ from drsrobust._choices import check_choice
 from drsrobust._files import cache_folder, expanded
 from drsrobust._hashing import digest
 from drsrobust._html import facts
+from drsrobust._processes import check_script
 from drsrobust.campaign.conditions import Condition, condition_triples, grid, sharing_maps
 from drsrobust.campaign.model_file import model_file
 from drsrobust.campaign.sampling import StratifiedSchedule, StratifiedTable, families, raised_to_least, stratified
@@ -288,8 +289,12 @@ class Campaign(StoredTrials):
             ValueError: the model is not the one that the evaluator was made for, no such shard, or other processes for a model
                 that is sharded over ranks.
             WorkersDied: worker processes ended again and again.
+            UnguardedScript: `workers` of a script that does not call this under `if __name__ == "__main__":`. Without `workers`
+                it goes on in this process, with a warning.
         """
         workers = check_run(workers, executor, progress)
+        if executor is None and (workers or 1) > 1:
+            check_script()
         if self.evaluator.ranks is not None and (executor is not None or (workers or 1) > 1 or shard is not None):
             raise ValueError("a sharded model's trials run on its own ranks: leave out workers=, executor= and shard=")
         if shard is not None:

@@ -5,6 +5,7 @@ cloudpickle writes classes and functions of a notebook or script by value, so wo
 
 import io
 import pickle
+import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -17,7 +18,7 @@ from drsrobust.data import StreamedRows
 from drsrobust.data.dataset import Schema
 from drsrobust.evaluation import Evaluator
 from drsrobust.introspection.tensors import listed
-from drsrobust.introspection.wrappers import is_compiled
+from drsrobust.introspection.wrappers import is_compiled, is_script
 from drsrobust.models import build_model, model_name
 
 
@@ -37,7 +38,7 @@ def model_file(evaluator: Evaluator) -> bytes:
     try:
         return cloudpickle.dumps((_factory(evaluator), evaluator.scoring.forward))
     except Exception as error:
-        why = "it is compiled" if is_compiled(model) else error
+        why = "it is compiled" if is_compiled(model) else str(error).partition("\n")[0]
         raise NotPicklable(
             f"workers cannot make this {type(model).__name__} ({why}); pass a function that makes it: Evaluator(..., "
             "factory=...)"
@@ -69,6 +70,12 @@ def _unpickled(content: bytes) -> nn.Module:
     return _Empty(io.BytesIO(content)).load()
 
 
+def _script(content: bytes) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.load(io.BytesIO(content))
+
+
 class _WithoutValues(cloudpickle.CloudPickler):
     """Writes some tensors as their kinds and shapes.
 
@@ -87,6 +94,15 @@ class _WithoutValues(cloudpickle.CloudPickler):
         if value.layout is not torch.strided or not value.is_contiguous():
             return None
         return id(value), type(value), tuple(value.shape), value.dtype, str(value.device), value.requires_grad
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, nn.Module) and is_script(value):
+            saved = io.BytesIO()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)
+                torch.jit.save(value, saved)
+            return _script, (saved.getvalue(),)
+        return super().reducer_override(value)
 
 
 class _Empty(pickle.Unpickler):

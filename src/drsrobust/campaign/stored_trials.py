@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from drsrobust._arguments import check_truth, check_whole, wrong
 from drsrobust._files import cache_folder
-from drsrobust._processes import cores
+from drsrobust._processes import UnguardedScript, check_script, cores
 from drsrobust._provenance import commit, machine, versions
 from drsrobust.campaign.conditions import Condition, sharing_maps
 from drsrobust.campaign.model_file import NotPicklable
@@ -230,7 +230,8 @@ class _SwitchToProcesses:
         self._possible = False
         try:
             self._campaign._check_workers()
-        except NotPicklable as error:
+            check_script()
+        except (NotPicklable, UnguardedScript) as error:
             warnings.warn(f"{seconds / 60:.0f} minutes are left, and run in this process alone: {error}", stacklevel=2)
             return False
         return True

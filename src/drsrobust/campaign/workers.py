@@ -36,7 +36,8 @@ from drsrobust.data.own_batches import read_batches, write_batches
 from drsrobust.evaluation import Evaluator
 from drsrobust.evaluation.affected_rows import BOUND
 from drsrobust.injection import ErrorModel, Transient
-from drsrobust.introspection.tensors import is_sparse, listed
+from drsrobust.introspection.tensors import is_sparse, is_wrapper, listed
+from drsrobust.introspection.wrappers import to_evaluation
 
 MAPPED = 4 << 20  # bytes: larger tables stay in the file that workers share; smaller tensors are copied
 _STATE, _SPARSE, _MODEL, _ROWS, _GOLDEN = "state.safetensors", "sparse.pt", "model.pkl", "rows", "golden.npy"
@@ -72,6 +73,7 @@ class WorkerSpec:
         files: SHA-256 (hex) of each file, by its path in the folder.
         key: identifies this object among others.
         evaluator_options: of the evaluator.
+        name: of the evaluator's model, as seeds have it: the class of one that is made here may be called otherwise.
         conditions: the grid.
         trial_options: of `run_trial`.
         full_run: why every rerun is a full run; None if reruns are partial.
@@ -82,6 +84,7 @@ class WorkerSpec:
     files: dict[str, str]
     key: str
     evaluator_options: dict[str, Any]
+    name: str
     conditions: tuple[ConditionSpec, ...]
     trial_options: dict[str, Any]
     full_run: str | None
@@ -118,7 +121,7 @@ def worker_files(
     content = model_file(evaluator)
     with private_folder(store.with_name(f"{store.name}.workers")) as folder:
         with writing(folder):
-            tensors = {entry.name: entry.tensor.detach().cpu() for entry in listed(evaluator.model)}
+            tensors = {name: tensor.detach().cpu() for name, tensor in _written(evaluator.model).items()}
             sparse = {name: tensor for name, tensor in tensors.items() if is_sparse(tensor)}
             strided = {name: tensors[name].contiguous().clone() for name in tensors.keys() - sparse.keys()}
             save_file(strided, folder / _STATE)
@@ -140,10 +143,16 @@ def worker_files(
             folder_digests(folder),
             key,
             options,
+            evaluator.name,
             tuple(specs),
             trial_options,
             evaluator.full_run,
         )
+
+
+def _written(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The tensors by name whose values are files; a wrapper around others comes with the model."""
+    return {entry.name: entry.tensor for entry in listed(model) if not is_wrapper(entry.tensor)}
 
 
 def _condition_spec(condition: Condition, number: int, folder: Path) -> ConditionSpec:
@@ -183,7 +192,7 @@ def _loaded(spec: WorkerSpec, folder: Path) -> tuple[Evaluator, list[Condition]]
     from safetensors import safe_open
 
     model, forward = read_model_file((folder / _MODEL).read_bytes())
-    entries = {entry.name: entry for entry in listed(model)}
+    entries = {entry.name: entry for entry in listed(model) if not is_wrapper(entry.tensor)}
     sparse = torch.load(folder / _SPARSE, weights_only=True)
     with safe_open(folder / _STATE, framework="pt") as state, torch.no_grad():
         if differing := sorted(set(entries) ^ {*state.keys(), *sparse}):
@@ -205,8 +214,10 @@ def _loaded(spec: WorkerSpec, folder: Path) -> tuple[Evaluator, list[Condition]]
                 tensor.data = saved  # private pages of the file: writes stay in this process
             else:
                 tensor.data.copy_(saved)
+    to_evaluation(model)
     read = read_split if (folder / _ROWS / SPLIT).exists() else read_batches
-    evaluator = Evaluator(model.eval(), read(folder / _ROWS), forward=forward, **spec.evaluator_options)
+    evaluator = Evaluator(model, read(folder / _ROWS), forward=forward, **spec.evaluator_options)
+    evaluator.name = spec.name
     golden = np.load(folder / _GOLDEN)
     if not np.allclose(evaluator.golden.scores, golden, rtol=BOUND, atol=BOUND):
         raise RuntimeError("the model made here has other scores than the campaign's")
@@ -344,6 +355,6 @@ def run_in_processes(
             except BrokenProcessPool as error:
                 died = error
     raise WorkersDied(
-        f"worker processes died {RETRIES} times (killed, or out of memory?); all finished trials are stored, and run() goes "
-        "on from there; workers=1 computes in this process"
+        f"worker processes died {RETRIES} times (killed, out of memory, or by an error of the script, which they import?); all "
+        "finished trials are stored, and run() goes on from there; workers=1 computes in this process"
     ) from died

@@ -224,7 +224,7 @@ class AffectedRows:
         leads = {name for name, number in flow.number.items() if flow.control >> number & 1}
         try:
             batch = [(self.batches[0], int(self._ends[0]))]
-            found = next(gradients(self._model, self._scoring, [entry.tensor for entry in leaves], batch))
+            (found,) = gradients(self._model, self._scoring, [entry.tensor for entry in leaves], batch)
         except Exception:  # a model without gradients
             found = (None,) * len(leaves)
         differentiable = {entry.name for entry, gradient in zip(leaves, found, strict=True) if gradient is not None}

@@ -18,6 +18,7 @@ from drsrobust._choices import check_choice
 from drsrobust._html import facts
 from drsrobust.data import Batches, Dataset, Split, StreamedRows, StreamError
 from drsrobust.evaluation.affected_rows import AffectedRows, CoupledRowsError
+from drsrobust.evaluation.checked_model import check_model
 from drsrobust.evaluation.checked_rows import checked_rows, ids_and_tables
 from drsrobust.evaluation.device_pairs import twice_won
 from drsrobust.evaluation.evaluation import NUMBERS, Evaluation, TaskMetrics, compared, non_finite_rows
@@ -85,7 +86,8 @@ class Evaluator:
     Raises:
         TypeError: rows of another type, or batches that need `forward`.
         ValueError: scores or labels of a shape that the task does not take, rows of one class only, scores that are not finite
-            without errors, or that are no probabilities where `output` says so, no amount of memory, a model that is sharded
+            without errors, or that are no probabilities where `output` says so, no amount of memory, a model with a tensor
+            whose words cannot be read (a DTensor, one without values; frozen TorchScript has none at all), or that is sharded
             over ranks in a way that is not supported, or ranks that differ in their rows or in how the model is sharded.
     """
 
@@ -105,6 +107,7 @@ class Evaluator:
         scores: str | None = None,
     ) -> None:
         check_module(model)
+        check_model(model)
         self.ranks = Ranks() if is_sharded(model) else None
         self.scoring = Scoring(forward, "logit" if output is None else output, task)
         if factory is not None:
@@ -343,6 +346,7 @@ class Evaluator:
             elif guarded is None:
                 how = {"forward": self.scoring.forward, "output": self.scoring.output, "task": self.scoring.task}
                 guarded = Evaluator(self.model, self.rows, factory=self.factory, **how, **self._options)
+                guarded.name = self.name
                 if mitigation.ordered:  # reruns have batches of other rows
                     guarded.use_full_runs(f"{mitigation.name} depends on the order of batches")
                 elif self.full_run:

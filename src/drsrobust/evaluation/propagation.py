@@ -1,9 +1,8 @@
 """Where errors go: the outputs of every module of a model with errors, compared with those without."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import fields, is_dataclass
 from math import nan
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from drsrobust._arguments import check_instance
 from drsrobust.injection import ErrorMap, open_in
 from drsrobust.injection.words import INTEGER_OF_BYTES
 from drsrobust.introspection.calling import Forward, call, device_of
-from drsrobust.introspection.embedding_modules import sparse_type
+from drsrobust.introspection.nested import tensors_of
 from drsrobust.introspection.tensors import listed, named_modules
 from drsrobust.introspection.wrappers import check_module, evaluating, is_compiled
 
@@ -173,24 +172,17 @@ def _run(
 
 def _tensors(value: Any) -> list[torch.Tensor]:
     """The tensors in an output, all of them dense and real."""
-    if isinstance(value, torch.Tensor):
-        if value.is_nested:
-            value = value.to_padded_tensor(0.0)
-        elif value.is_quantized:
-            value = value.dequantize()
-        elif value.layout is not torch.strided:
-            value = value.to_dense()
-        return [torch.view_as_real(value.resolve_conj()) if value.is_complex() else value]
-    if sparse_type(value):
-        return [value.values()]
-    parts: Iterable[Any] = ()
-    if isinstance(value, Mapping):
-        parts = value.values()
-    elif isinstance(value, list | tuple):
-        parts = value
-    elif is_dataclass(value):
-        parts = (getattr(value, field.name) for field in fields(value))
-    return [tensor for part in parts for tensor in _tensors(part)]
+    return list(map(_dense, tensors_of(value)))
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_nested:
+        tensor = tensor.to_padded_tensor(0.0)
+    elif tensor.is_quantized:
+        tensor = tensor.dequantize()
+    elif tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def _size(output: list[torch.Tensor]) -> int:

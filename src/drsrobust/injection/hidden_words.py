@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
@@ -12,7 +12,9 @@ from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
 from drsrobust.introspection.tensors import is_sparse, named_modules, named_tensors
+from drsrobust.introspection.wrappers import is_frozen
 
+LISTED = 8  # names in a message, at most
 _WARNED: WeakSet[nn.Module] = WeakSet()
 SHOWN = 8  # names in a message, at most
 _INTERNAL = frozenset(vars(nn.Module()))  # PyTorch's own attributes of every module
@@ -30,8 +32,8 @@ def warn_of_hidden_words(model: nn.Module) -> None:
     elsewhere = "No target holds them; shares and rates refer to the other words"
     if names := list(_hidden(model)):
         _warn(
-            f"errors cannot hit the weights of {', '.join(names)}: they are packed for a quantized kernel, or not registered "
-            f"as parameters. {elsewhere}"
+            f"errors cannot hit the weights of {', '.join(names)}: they are packed for a quantized kernel, frozen into "
+            f"TorchScript, or not registered as parameters. {elsewhere}"
         )
     if names := list(dict.fromkeys(_unregistered(model))):
         shown = ", ".join(names[:SHOWN]) + f" and {len(names) - SHOWN} more" * (len(names) > SHOWN)
@@ -45,6 +47,20 @@ def warn_of_hidden_words(model: nn.Module) -> None:
         _warn(
             f"forward rounds {', '.join(names)} to codes (fake quantization), so most errors in their float words change "
             "nothing. What is deployed are the codes: inject into the converted model"
+        )
+
+
+_INTEGERS: WeakKeyDictionary[nn.Module, set[str]] = WeakKeyDictionary()  # globs that had their warning
+
+
+def warn_of_integers(model: nn.Module, glob: str, names: list[str]) -> None:
+    """Warns once, for a model and a glob, of buffers of integers that the glob leaves out."""
+    if glob not in _INTEGERS.setdefault(model, set()):
+        _INTEGERS[model].add(glob)
+        some = ", ".join(names[:LISTED]) + (f", ... ({len(names)})" if len(names) > LISTED else "")
+        _warn(
+            f"{glob!r} leaves out {some}: buffers of integers, booleans or complex numbers (indices, masks). Exact names, and "
+            "globs that match no parameter, hit integers"
         )
 
 
@@ -65,7 +81,7 @@ def _hidden(model: nn.Module) -> Iterator[str]:
         attributes = [
             value for key, value in vars(module).items() if key not in ("_parameters", "_buffers", "_modules")
         ]
-        if any(map(is_hidden, tree_leaves(attributes))):
+        if is_frozen(module) or any(map(is_hidden, tree_leaves(attributes))):
             yield name or type(module).__name__
 
 

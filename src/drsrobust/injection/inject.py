@@ -258,13 +258,15 @@ def _is_registered(model: nn.Module, tensor: TargetTensor, modules: set[int]) ->
     if tensor.stored is not None and tensor.stored.sharded is not None:
         return id(tensor.stored.sharded.module) in modules
     *path, name = tensor.name.split(".")
-    module: nn.Module | None = model
+    module = model
     for part in path:
-        module = None if module is None else module._modules.get(part)
-    if module is None or tensor.stored is None:
+        if part not in module._modules or module._modules[part] is None:  # TorchScript's dictionaries have no `get`
+            return False
+        module = module._modules[part]
+    if tensor.stored is None:
         return False
-    present, resolved = module._parameters.get(name), tensor.stored.tensor
-    present = module._buffers.get(name) if present is None else present
+    holds = next((tensors for tensors in (module._parameters, module._buffers) if name in tensors), {})
+    present, resolved = holds[name] if holds else None, tensor.stored.tensor
     return present is not None and (present is resolved or span(present) == span(resolved))
 
 

@@ -13,7 +13,7 @@ from drsrobust.injection.number_formats import Format, plain, quantized_rows
 from drsrobust.injection.words import ShardedWords, WordView
 from drsrobust.introspection.embedding_modules import features_tables
 from drsrobust.introspection.sharded import ShardedTable
-from drsrobust.introspection.tensors import component_of, listed, named_modules, named_tensors, span
+from drsrobust.introspection.tensors import component_of, listed, named_modules, named_tensors, span, why_wordless
 
 OPTIMIZER = "optimizer."  # prefix of the names of optimizer states
 
@@ -146,8 +146,8 @@ def check(name: str, tensor: torch.Tensor) -> None:
     if tensor.layout != torch.strided or tensor.is_quantized:
         kind = tensor.dtype if tensor.is_quantized else tensor.layout
         raise ValueError(f"{name} is {kind}; only plain dense tensors can be hit")
-    if tensor.numel() and not tensor.data_ptr():
-        raise ValueError(f"{name} is a {type(tensor).__name__}, which has no memory of its own to hit")
+    if why := why_wordless(tensor):
+        raise ValueError(f"{name} {why}")
     if not hittable(tensor):
         raise ValueError(f"{name} is {tensor.dtype}, which has no bit positions to hit")
     try:

@@ -17,7 +17,7 @@ from torch import nn
 
 from drsrobust._arguments import check_text, wrong
 from drsrobust.injection.address_space import AddressSpace, TargetTensor
-from drsrobust.injection.hidden_words import warn_of_hidden_words
+from drsrobust.injection.hidden_words import warn_of_hidden_words, warn_of_integers
 from drsrobust.injection.stored import OPTIMIZER, Memory, check, distinct_spans, hittable, optimizer_states, stored
 from drsrobust.introspection.tensors import GROUPS, SPARSE_LAYOUTS, declared_groups, group_of
 
@@ -55,7 +55,8 @@ class Target(ABC):
         """The address space of this target in a model.
 
         Warns:
-            UserWarning: once for a model with weights that no target can hold, or that a fake-quantize module rounds.
+            UserWarning: once for a model with weights that no target can hold, or that a fake-quantize module rounds; once for
+                a glob that leaves buffers of integers out.
 
         Raises:
             TypeError, ValueError: as `drsrobust.injection.resolve`.
@@ -66,7 +67,10 @@ class Target(ABC):
         for name, rows in sorted(self.chosen(model, memory).items()):
             entry = memory[name]
             for number, tensor in enumerate(entry.memory()):
-                check(name, tensor)
+                try:
+                    check(name, tensor)
+                except ValueError as error:
+                    raise ValueError(f"{error}{_instead(self.chosen(model, memory), memory)}") from None
                 hit[name if entry.sharded is None else f"part {number} of {name}"] = tensor
             width, shape = None, tuple(entry.tensor.shape)
             if isinstance(rows, RowParts):
@@ -110,8 +114,8 @@ def resolve(model: nn.Module, target: TargetLike = "all", components: Mapping[st
         model: any module.
         target: `"all"` (parameters), `"everything"` (and buffers), a component (its parameters; its buffers if it has no
             parameters), a group (`mlp`: the components whose names end in `_mlp`), a module (`"mlp.0"`; its
-            parameters or buffers as of a component), else a glob on names of parameters and buffers; or a `Target`, as `Rows`;
-            or a list of these, for all of them.
+            parameters or buffers as of a component), else a glob on names of parameters and buffers (where it matches
+            parameters, no buffers of integers, as indices and masks); or a `Target`, as `Rows`; or a list of these, for all.
         components: overrides of which tensor belongs to which component, as in `components()`.
 
     Raises:
@@ -157,6 +161,25 @@ def _known(text: str, model: nn.Module, memory: Memory) -> str:
     return f"{hint} components: {', '.join(names)}; {tensors}"
 
 
+def _instead(chosen: Iterable[str], memory: Memory) -> str:
+    """The end of a message on a tensor that cannot be hit: targets that hold the other chosen ones, if there are any."""
+    fits = {name: all(map(_can_be_hit, memory[name].memory())) for name in sorted(chosen)}
+    wrong = [name for name, fit in fits.items() if not fit]
+    names: dict[str, None] = {}
+    for name in (name for name, fit in fits.items() if fit):
+        starts = [*_modules([name]), name]
+        names[next(s for s in starts if not any(f"{other}.".startswith(f"{s}.") for other in wrong))] = None
+    return f"; the others are {list(names)}" if names else ""
+
+
+def _can_be_hit(tensor: torch.Tensor) -> bool:
+    try:
+        check("", tensor)
+    except ValueError:
+        return False
+    return True
+
+
 def _modules(names: Iterable[str]) -> list[str]:
     """The modules that hold some tensors, by the tensors' names."""
     parts = (name.split(".") for name in names)
@@ -167,9 +190,15 @@ def _modules(names: Iterable[str]) -> list[str]:
 class Named(Target):
     """A target given as a string: `all` (parameters and quantized tables), `everything` (and buffers, except complex and bool
     ones), a tensor's name, a component, a group (of all models, or one that this model declares), a module, else a glob on
-    names. All but a tensor's name leave sparse tensors out."""
+    names. All but a tensor's name leave sparse tensors out; a glob that matches parameters leaves out buffers of integers
+    (indices, masks) too, with a warning.
+
+    Attributes:
+        floats_alone: whether a glob leaves these buffers out.
+    """
 
     text: str
+    floats_alone: bool = field(default=True, kw_only=True, repr=False, compare=False)
 
     def __str__(self) -> str:
         return self.text
@@ -194,7 +223,12 @@ class Named(Target):
         if not members:
             members = {name for name in first if name.startswith(f"{text}.")}
             members = members & parameters or members
-        members = members or {name for name in first if fnmatchcase(name, text)}
+        if not members:
+            members = {name for name in first if fnmatchcase(name, text)}
+            numbers = {n for n in members - parameters if not memory[first[n]].tensor.is_floating_point()}
+            if members & parameters and numbers and self.floats_alone:
+                warn_of_integers(model, text, sorted(numbers))
+                members -= numbers
         dense = {name for name in members if memory[first[name]].tensor.layout not in SPARSE_LAYOUTS}
         return dict.fromkeys(first[name] for name in dense or members)
 
@@ -236,7 +270,10 @@ class Dtype(Target):
         return as_target(self.within).of_rank
 
     def choose(self, model: nn.Module, memory: Memory) -> Chosen:
-        chosen = as_target(self.within).choose(model, memory)
+        within = as_target(self.within)
+        if isinstance(within, Named):
+            within = replace(within, floats_alone=False)  # the dtype says which
+        chosen = within.choose(model, memory)
         return {name: rows for name, rows in chosen.items() if memory[name].dtype == self.dtype}
 
 

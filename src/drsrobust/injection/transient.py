@@ -4,7 +4,6 @@ Errors are drawn at each call. Call (or sample) n of a site draws with a seed of
 `PCG64(SeedSequence(seed, spawn_key=(site, 3)))`, where `site` is the first 4 bytes (big-endian) of SHA-256 over the site's
 name: so errors depend only on the seed and the number of the call."""
 
-import copy
 import hashlib
 import threading
 from abc import ABC, abstractmethod
@@ -29,8 +28,9 @@ from drsrobust.injection.stored import Stored, check, hittable
 from drsrobust.injection.transient_log import Hit, Log
 from drsrobust.injection.words import WordView
 from drsrobust.introspection.embedding_modules import is_collection, sparse_type, table_configs, with_values
+from drsrobust.introspection.nested import with_tensors
 from drsrobust.introspection.tensors import listed, named_modules, unwrapped
-from drsrobust.introspection.wrappers import is_compiled
+from drsrobust.introspection.wrappers import add_forward_hook, add_forward_pre_hook, is_compiled, is_script
 
 Site = tuple[str | None, Any]  # name of a place (None for hooks that only help), handle of its hook
 _PER = ("call", "sample")
@@ -176,8 +176,8 @@ class Inputs(Transient):
     """The model's inputs. The model sees changed copies of them.
 
     Args:
-        which: `"dense"` (floating tensors among the arguments of its forward, also in lists, tuples and dicts) or `"ids"` (the
-            values of KeyedJaggedTensors, and integer tensors of any meaning, offsets too).
+        which: `"dense"` (floating tensors among the arguments of its forward, also in lists, tuples, dicts and objects)
+            or `"ids"` (the values of KeyedJaggedTensors, and integer tensors of any meaning, offsets too).
         per: errors are drawn for each `"call"`, or separately for each `"sample"` of it (row of a tensor; all ids of a row of
             a KeyedJaggedTensor), which costs some 0.1 ms per sample.
         out_of_range: of `"ids"`, the treatment of an id that its table does not have:
@@ -224,7 +224,7 @@ class Inputs(Transient):
             args = tuple(_changed(value, "", hit) for value in args)
             return args, {name: _changed(value, "", hit) for name, value in kwargs.items()}
 
-        yield self.which, model.register_forward_pre_hook(hook, with_kwargs=True)
+        yield self.which, add_forward_pre_hook(model, hook, with_kwargs=True)
         if self.which == "ids" and self.out_of_range != "as_is":
             yield from ((None, handle) for handle in _guard(model, self.out_of_range))
 
@@ -239,9 +239,9 @@ class Activations(Transient):
             embedding modules.
         per: errors are drawn for each `"call"`, or separately for each `"sample"` (row) of it.
 
-    Tensors, TorchRec's KeyedTensor and JaggedTensor, and tuples, lists and dicts of them are hit. The module's other hooks
-    (a mitigation's, as a bound on outputs) and the next module see a changed copy; gradients pass through it as through the
-    original. Activation checkpointing computes outputs again, and new errors hit these.
+    Tensors, TorchRec's KeyedTensor and JaggedTensor, and those in tuples, lists, dicts and objects are hit. The module's other
+    hooks (a mitigation's, as a bound on outputs) and the next module see a changed copy; gradients pass through it as through
+    the original. Activation checkpointing computes outputs again, and new errors hit these.
 
     Example:
         >>> import drsrobust as dr
@@ -274,7 +274,7 @@ class Activations(Transient):
                 return _changed(output, name, hit)
 
             # The first of all hooks, so that a bound on the module's outputs sees the errors.
-            yield name, module.register_forward_hook(hook, prepend=True)
+            yield name, add_forward_hook(module, hook, prepend=True)
 
     def tensors(self, model: nn.Module) -> list[tuple[Transient, int]]:
         return [(Activations(name, self.per), 1) for name in self._modules(model)]
@@ -282,12 +282,14 @@ class Activations(Transient):
     def _modules(self, model: nn.Module) -> dict[str, nn.Module]:
         modules: dict[str, nn.Module] = {}
         for name, module in named_modules(model):
-            if name and type(module).forward is not nn.Module.forward:  # a ModuleList has no forward
+            if name and getattr(type(module), "forward", None) is not nn.Module.forward:  # a ModuleList has no forward
                 modules.setdefault(name, module)  # of a wrapper and its module, the wrapper
         if self.glob in modules:
             return {self.glob: modules[self.glob]}
         # These do not call their children.
-        closed = [n for n, m in modules.items() if isinstance(m, nn.MultiheadAttention) or is_collection(m)]
+        closed = [
+            n for n, m in modules.items() if isinstance(m, nn.MultiheadAttention) or is_collection(m) or is_script(m)
+        ]
         called = {n: m for n, m in modules.items() if not any(n.startswith(f"{outer}.") for outer in closed)}
         if self.glob == "embedding":
             matches = {
@@ -363,21 +365,18 @@ _HitFunction = Callable[[str, torch.Tensor, Callable[[], list[np.ndarray]]], tor
 
 
 def _changed(value: Any, site: str, hit: _HitFunction) -> Any:
-    """A value with errors in its tensors: plain ones, TorchRec's sparse types, and those in tuples, lists and dicts."""
-    if isinstance(value, torch.Tensor):
-        return hit(site, value, lambda: _row_words(value)) if hittable(value) else value
-    if kind := sparse_type(value):
-        values = value.values()
-        changed = hit(site, values, lambda: _id_words(value) if kind == "KeyedJaggedTensor" else _row_words(values))
-        return value if changed is values else with_values(value, changed)
-    if isinstance(value, dict):
-        changed = copy.copy(value)
-        changed.update({key: _changed(part, f"{site}[{key}]", hit) for key, part in value.items()})
-        return changed
-    if isinstance(value, tuple | list):
-        parts = [_changed(part, f"{site}[{number}]", hit) for number, part in enumerate(value)]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    return value
+    """A value with errors in its tensors, wherever `with_tensors` finds them."""
+
+    def errors(path: str, tensor: torch.Tensor, owner: Any) -> torch.Tensor:
+        if not hittable(tensor):
+            return tensor
+        return hit(path, tensor, lambda: _id_words(owner) if _is_jagged(owner) else _row_words(tensor))
+
+    return with_tensors(value, errors, site)
+
+
+def _is_jagged(value: Any) -> bool:
+    return sparse_type(value) == "KeyedJaggedTensor"
 
 
 def _row_words(tensor: torch.Tensor) -> list[np.ndarray]:
@@ -397,8 +396,15 @@ def _id_words(jagged: Any) -> list[np.ndarray]:
 
 
 def _refuse_compiled(model: nn.Module, names: list[str]) -> None:
-    """Raises ValueError if one of these modules is compiled, or inside a compiled one, where new hooks do not run."""
+    """Raises ValueError if one of these modules is compiled, or inside a compiled one or TorchScript, where new hooks do not
+    run."""
     for outer, module in [("", model), *named_modules(model)]:
+        inside = [name for name in names if name and name != outer and name.startswith(f"{outer}." if outer else "")]
+        if inside and is_script(module):
+            raise ValueError(
+                f"{inside[0]} is a part of {outer or 'a model'} in TorchScript, which runs no hooks of its parts; inject into "
+                "the module before torch.jit.script or torch.jit.trace" + (f", or at {outer!r}" if outer else "")
+            )
         compiled = [name for name in names if not outer or name == outer or name.startswith(f"{outer}.")]
         if compiled and is_compiled(module):
             name = compiled[0] or type(unwrapped(model)).__name__
@@ -436,7 +442,7 @@ def _guard(model: nn.Module, out_of_range: str) -> Iterator[Any]:
         )
     _refuse_compiled(model, list(lookups))
     for name, hook in lookups.items():
-        yield modules[name].register_forward_pre_hook(hook, with_kwargs=True)
+        yield add_forward_pre_hook(modules[name], hook, with_kwargs=True)
 
 
 def _collection_hook(name: str, rows: Mapping[str, int], out_of_range: str) -> Callable:

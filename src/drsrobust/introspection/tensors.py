@@ -19,7 +19,7 @@ from torch.nn.parameter import is_lazy
 from drsrobust._arguments import check_instance, check_text
 from drsrobust.introspection.embedding_modules import QuantizedTable, quantized_tables
 from drsrobust.introspection.sharded import ShardedTable, refuse_unsupported, sharded_tables
-from drsrobust.introspection.wrappers import check_module, named_modules, unwrapped
+from drsrobust.introspection.wrappers import check_module, is_frozen, named_modules, unwrapped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,7 +77,7 @@ def listed(model: nn.Module) -> list[TensorEntry]:
 
     Raises:
         ArgumentError: no module.
-        ValueError: as `refuse_unsupported` and `sharded_tables`.
+        ValueError: as `refuse_unsupported` and `sharded_tables`; or a model without tensors that is frozen TorchScript.
     """
     check_module(model)
     refuse_unsupported(model)
@@ -118,6 +118,11 @@ def listed(model: nn.Module) -> list[TensorEntry]:
             candidates.append(once[-1])
         elif entry.name != name:
             entry.aliases.append(name)
+    if not once and (frozen := next((module for _, module in modules if is_frozen(module)), None)) is not None:
+        raise ValueError(
+            f"{frozen.original_name} is frozen TorchScript: its weights are constants of its code, which nothing can read or "
+            "hit; take the module before torch.jit.freeze"
+        )
     return once
 
 
@@ -140,9 +145,48 @@ def address(tensor: torch.Tensor) -> int | None:
     a wrapper around other tensors)."""
     if type(tensor) in _PLAIN and tensor.layout is torch.strided:  # nearly all: no need to ask further
         return (tensor.data_ptr() or None) if tensor.numel() else None
-    if is_lazy(tensor) or tensor.layout != torch.strided or tensor.is_meta or not tensor.numel():
+    if is_lazy(tensor) or tensor.layout != torch.strided or tensor.is_meta or tensor.is_nested or not tensor.numel():
         return None
-    return tensor.data_ptr() or None
+    return None if is_wrapper(tensor) else tensor.data_ptr() or None
+
+
+def is_wrapper(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is of a class that keeps its words in other tensors (DTensor, torchao's, FakeTensor)."""
+    if type(tensor) in _PLAIN or is_lazy(tensor) or tensor.layout is not torch.strided:
+        return False
+    try:
+        return bool(tensor.numel()) and not tensor.is_meta and tensor.untyped_storage().data_ptr() == 0
+    except (RuntimeError, NotImplementedError):
+        return True
+
+
+def inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors that hold a wrapper's words, by its `__tensor_flatten__`; of any other tensor, and of a wrapper without that
+    method, the tensor itself."""
+    if not (is_wrapper(tensor) and hasattr(tensor, "__tensor_flatten__")):
+        return [tensor]
+    names, _ = tensor.__tensor_flatten__()
+    return [part for name in names for part in inner_tensors(getattr(tensor, name))]
+
+
+def why_wordless(tensor: torch.Tensor) -> str | None:
+    """Why a tensor has no words of its own, and what to do; None if it has, or is sparse."""
+    if is_lazy(tensor):
+        return "is not initialised yet: run the model once on a batch"
+    if tensor.is_nested:
+        return "is a nested tensor: keep its values in a plain one"
+    if tensor.layout not in SPARSE_LAYOUTS and tensor.layout is not torch.strided:
+        return f"is {tensor.layout}: take the model before it is converted"
+    if "FakeTensor" in _classes(tensor) or tensor.is_meta:
+        return "has no values (fake tensors, the meta device): load its weights first"
+    if not is_wrapper(tensor):
+        return None
+    how = "fully_shard or parallelize_module" if "DTensor" in _classes(tensor) else "it is converted"
+    return f"is a {type(tensor).__name__}, which has no memory of its own to hit: take the model before {how}"
+
+
+def _classes(tensor: torch.Tensor) -> set[str]:
+    return {kind.__name__ for kind in type(tensor).__mro__}
 
 
 SPARSE_LAYOUTS = frozenset(_INDICES)  # of tensors that are stored as indices and values
@@ -308,7 +352,8 @@ def components(model: nn.Module, components: Mapping[str, str] | None = None) ->
                 "bits": 8 * numbers * tensor.element_size() * parameter,
             }
         )
-    frame = pd.DataFrame(rows).groupby("component", sort=False, as_index=False).sum()
+    frame = pd.DataFrame(rows, columns=["component", "parameters", "buffers", "bits"])
+    frame = frame.groupby("component", sort=False, as_index=False).sum()
     return frame.assign(share=frame["bits"] / frame["bits"].sum())
 
 

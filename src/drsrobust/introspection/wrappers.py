@@ -60,18 +60,53 @@ def named_modules(model: nn.Module, *, repeats: bool = False) -> list[tuple[str,
     return modules
 
 
+def add_forward_hook(module: nn.Module, hook: Callable[..., Any], **options: Any) -> Any:
+    """As `module.register_forward_hook`, also of a TorchScript module, which runs hooks where Python calls it."""
+    if is_script(module):  # which refuses hooks of its own methods
+        return nn.Module.register_forward_hook(module, hook, **options)
+    return module.register_forward_hook(hook, **options)
+
+
+def add_forward_pre_hook(module: nn.Module, hook: Callable[..., Any], **options: Any) -> Any:
+    """As `module.register_forward_pre_hook`, also of a TorchScript module."""
+    if is_script(module):
+        return nn.Module.register_forward_pre_hook(module, hook, **options)
+    return module.register_forward_pre_hook(hook, **options)
+
+
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients while the block runs; then each module has its earlier mode."""
-    training = [module for module in model.modules() if module.training]
+    training = [module for module in model.modules() if not is_frozen(module) and module.training]
     if training:
-        model.eval()
+        to_evaluation(model)
     try:
         with torch.no_grad():
             yield
     finally:
         for module in training:
             module.training = True
+
+
+def to_evaluation(model: nn.Module) -> None:
+    """As `model.eval()`; where that raises, as of `torch.export`'s modules, each module's flag is set, as `nn.Module.eval` does
+    it."""
+    try:
+        model.eval()
+    except Exception:
+        for module in model.modules():
+            if not is_frozen(module) and module.training:
+                module.training = False
+
+
+def is_script(module: nn.Module) -> bool:
+    """Whether a module is TorchScript: scripted, traced or loaded. Its parts are not called by Python, so they run no hooks."""
+    return isinstance(module, torch.jit.ScriptModule)
+
+
+def is_frozen(module: nn.Module) -> bool:
+    """Whether a module is frozen TorchScript: it has no mode, and its weights are constants of its code."""
+    return is_script(module) and hasattr(module, "_c") and not module._c.hasattr("training")
 
 
 ModuleForward = Callable[..., Any]
@@ -90,7 +125,7 @@ def intercepted(
     replaced: list[tuple[nn.Module, ModuleForward | None]] = []
     try:
         for name, module in modules.items():
-            if isinstance(module, torch.jit.ScriptModule):
+            if is_script(module):
                 continue
             replaced.append((module, module.__dict__.get("forward")))
             module.__dict__["forward"] = replacement(name, module.forward)

@@ -22,7 +22,7 @@ from drsrobust.data import Split
 from drsrobust.introspection.calling import Forward, call
 from drsrobust.introspection.ranks import Ranks
 from drsrobust.introspection.sharded import is_sharded, sum_of_words
-from drsrobust.introspection.tensors import is_sparse, listed, named_tensors, sparse_parts
+from drsrobust.introspection.tensors import inner_tensors, is_sparse, is_wrapper, listed, named_tensors, sparse_parts
 from drsrobust.introspection.wrappers import evaluating
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class Scoring:
             if parts and all(isinstance(part, torch.Tensor) and _is_column(part) for part in parts):
                 output = torch.stack([part.reshape(-1) for part in parts], dim=1)
         rows = len(batch.labels) if hasattr(batch, "labels") else None
-        if not isinstance(output, torch.Tensor):
+        if not isinstance(output, torch.Tensor) or is_wrapper(output):
             raise ValueError(f"the model gave {_kind(output)}; {self._wanted()}")
         if not output.is_floating_point():
             raise ValueError(f"the model gave scores of {output.dtype}; they must be floating-point numbers")
@@ -287,12 +287,12 @@ def state_checksum(model: nn.Module) -> int:
 def _state(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[bytes | np.ndarray]:
     for name, tensor in sorted(tensors):
         yield f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode()
-        parts = [tensor.detach()]
+        parts = [part.detach() for part in inner_tensors(tensor)]
         if is_sparse(tensor):
             parts = sparse_parts(tensor.detach())
             yield f"{tensor.layout} {[f'{part.dtype} {list(part.shape)}' for part in parts]}\n".encode()
         for part in parts:
-            yield part.contiguous().cpu().reshape(-1).view(torch.uint8).numpy()
+            yield part.resolve_conj().resolve_neg().contiguous().cpu().reshape(-1).view(torch.uint8).numpy()
 
 
 def _sum_of_state(model: nn.Module) -> str:

@@ -17,7 +17,7 @@ from drsrobust._choices import check_choice
 from drsrobust.introspection.embedding_modules import output_names, torchrec
 from drsrobust.introspection.sharded import is_sharded
 from drsrobust.introspection.tensors import listed
-from drsrobust.introspection.wrappers import check_module, is_compiled, named_modules
+from drsrobust.introspection.wrappers import check_module, is_compiled, is_script, named_modules
 
 DENSE = {
     "fp32": torch.float32,
@@ -95,7 +95,7 @@ def _refuse(model: nn.Module) -> None:
     if is_sharded(model):
         raise ValueError(f"{name} is sharded over ranks; store it in another format before it is sharded")
     for module in model.modules():
-        if isinstance(module, torch.jit.ScriptModule) or is_compiled(module):
+        if is_script(module) or is_compiled(module):
             raise ValueError(f"{name} is compiled; store it in another format before it is compiled")
 
 

@@ -2,6 +2,7 @@
 
 import math
 import shutil
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -17,7 +18,7 @@ from drsrobust._arguments import check_instance, check_items, check_truth, check
 from drsrobust._choices import check_choice
 from drsrobust._files import cache_folder, exclusive
 from drsrobust._hashing import digest
-from drsrobust._processes import cores, pool, threads
+from drsrobust._processes import UnguardedScript, check_script, cores, pool, threads
 from drsrobust._progress import count_done, progress_bar
 from drsrobust._provenance import commit, machine, versions
 from drsrobust.data import Dataset
@@ -176,7 +177,8 @@ def load_models(
     """As `load_model` for each request, in their order; models that are not in the cache are trained in parallel.
 
     Every worker is a fresh process that trains on one thread, so the weights equal those of `load_model` bit for bit. A script
-    must call it under `if __name__ == "__main__":`, as Python's `multiprocessing` requires.
+    must call it under `if __name__ == "__main__":`, as Python's `multiprocessing` requires; elsewhere models are trained in
+    this process, with a warning.
 
     Args:
         requests: arguments of `load_model` for each model: `name` and `data`, optionally `settings` and `sizes`.
@@ -186,7 +188,7 @@ def load_models(
     Raises:
         TypeError: a request with a missing or an unknown argument.
         ValueError: no model, an unknown name, or `workers` under 1.
-        RuntimeError: a worker process died.
+        RuntimeError: a worker process died; or `workers` over 1, called by a script outside of that `if`.
 
     Example:
         >>> from drsrobust.data import load_dataset
@@ -213,7 +215,16 @@ def load_models(
         folder, _ = checkpoint_of(**request)
         if not (folder / MANIFEST).exists() and _is_cached(request["data"]):
             missing[folder] = request
+    requested = workers
     workers = min(len(missing), workers or (1 if training_device(device).type == "cuda" else cores()))
+    if workers > 1:
+        try:
+            check_script()
+        except UnguardedScript as error:
+            if requested is not None:
+                raise
+            warnings.warn(f"models are trained one by one, in this process: {error}", stacklevel=2)
+            workers = 1
     if workers > 1:
         _train_in_parallel(list(missing.values()), workers, device, progress)
     return [load_model(**request, device=device, progress=progress) for request in requests]

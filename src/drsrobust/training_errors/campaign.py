@@ -16,6 +16,7 @@ from torch import nn
 from drsrobust._arguments import check_instance, check_items, check_seed, check_text, check_whole, wrong
 from drsrobust._files import cache_folder, expanded
 from drsrobust._hashing import digest
+from drsrobust._processes import check_script
 from drsrobust.campaign.conditions import condition_triples
 from drsrobust.campaign.model_file import NotPicklable
 from drsrobust.campaign.shards import Shard
@@ -202,6 +203,8 @@ class TrainingCampaign(StoredTrials):
         """Computes the trials that are not in the store yet, and returns the table of all. Arguments, checks of stored trials
         and errors are those of `Campaign.run`; `drsrobust.campaign.merge` joins shards."""
         workers = check_run(workers, executor, progress)
+        if executor is None and (workers or 1) > 1:
+            check_script()
         if shard is not None:
             part = self._of_shard(Shard.read(shard))
             return part.run(workers=workers, executor=executor, progress=progress)

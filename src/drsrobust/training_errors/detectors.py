@@ -16,6 +16,7 @@ from torch import nn
 
 from drsrobust._arguments import check_number, check_whole
 from drsrobust.introspection.tensors import named_modules
+from drsrobust.mitigation.abft.base import can_check
 from drsrobust.mitigation.abft.linear import LinearCheck
 from drsrobust.mitigation.abft.rounding_bounds import gamma, unit_roundoff
 from drsrobust.training_errors.steps import Detector, Step
@@ -221,6 +222,8 @@ class _Products:
 
     def _hook(self, find: Any) -> Any:
         def hook(layer: nn.Linear, args: tuple, kwargs: dict, output: torch.Tensor) -> None:
+            if not can_check(layer, output):
+                return
             self._is_wrong |= find(args, kwargs, output) is not None
             x = (args[0] if args else kwargs["input"]).detach().reshape(-1, layer.in_features)
             if layer.weight.requires_grad:

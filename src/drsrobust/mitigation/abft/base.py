@@ -1,9 +1,11 @@
 """Algorithm-based fault tolerance: `ABFT` compares module outputs with checksums of trusted weights and repairs them."""
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -12,8 +14,9 @@ from drsrobust._arguments import check_whole, wrong
 from drsrobust._choices import check_choice
 from drsrobust.injection.apply import open_in
 from drsrobust.introspection.calling import Forward, call
+from drsrobust.introspection.embedding_modules import sparse_type
 from drsrobust.introspection.tensors import listed, named_modules
-from drsrobust.introspection.wrappers import check_module, evaluating
+from drsrobust.introspection.wrappers import add_forward_hook, add_forward_pre_hook, check_module, evaluating
 from drsrobust.mitigation.base import (
     FIT_BATCH,
     ActiveMitigation,
@@ -145,16 +148,18 @@ class ABFT(Mitigation):
             raise ValueError(f"{self.name} was fitted to another model: this one has no module {missing[0]!r}")
         counter = _BatchCounter(self.every, active)
         if self.every > 1:
-            yield model.register_forward_pre_hook(counter.next)
+            yield add_forward_pre_hook(model, counter.next)
         for name, check in self.checks.items():
             hook = self._hook(modules[name], check, counter)
-            yield modules[name].register_forward_hook(hook, with_kwargs=True)
+            yield add_forward_hook(modules[name], hook, with_kwargs=True)
 
     def _hook(self, module: nn.Module, check: Check, counter: "_BatchCounter") -> Callable[..., Any]:
         find_wrong, active = check.on(module), counter.active
 
         def hook(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
             if not counter.due or (self.action == "report" and active.detection.detected):
+                return None
+            if not can_check(module, output):
                 return None
             rows = find_wrong(args, kwargs, output)
             if rows is None:
@@ -186,6 +191,22 @@ class _BatchCounter:
             self._detection, self._batch = self.active.detection, 0
         self.due = self._batch % self.every == 0
         self._batch += 1
+
+
+_UNCHECKED: WeakSet[nn.Module] = WeakSet()  # modules whose outputs had their warning
+
+
+def can_check(module: nn.Module, output: Any) -> bool:
+    """Whether a module's output is one that checks read: a tensor, or a KeyedTensor; else it warns, once for each module."""
+    if isinstance(output, torch.Tensor) or sparse_type(output):
+        return True
+    if module not in _UNCHECKED:
+        _UNCHECKED.add(module)
+        warnings.warn(
+            f"{module} gave a {type(output).__name__}; checksums are of one tensor, so its outputs are not checked",
+            stacklevel=2,
+        )
+    return False
 
 
 def check_options(action: str, every: int) -> None:

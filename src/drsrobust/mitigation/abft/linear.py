@@ -11,7 +11,7 @@ from drsrobust._arguments import check_number
 from drsrobust._choices import check_choice
 from drsrobust.introspection.calling import Forward
 from drsrobust.introspection.tensors import named_modules
-from drsrobust.mitigation.abft.base import ABFT, Check, FindWrongRows, check_options, refuse_errors, run
+from drsrobust.mitigation.abft.base import ABFT, Check, FindWrongRows, can_check, check_options, refuse_errors, run
 from drsrobust.mitigation.abft.rounding_bounds import OPERANDS, LinearSums, linear_sums
 from drsrobust.mitigation.base import ActiveMitigation, Handle
 from drsrobust.mitigation.memory.golden_copy import GoldenCopy
@@ -341,6 +341,8 @@ def _calibrated(
         differences = Differences(checks[name], layer.weight.device)
 
         def hook(module: nn.Module, args: tuple, kwargs: dict[str, Any], output: torch.Tensor) -> None:
+            if not can_check(module, output):
+                return
             difference, share = differences.largest(args, kwargs, output)
             if not share < 1:  # NaN included
                 raise ValueError(f"{name}: outputs on these rows do not match its weights, or are not finite")

@@ -1,8 +1,10 @@
 """Bounds of activations, learnt from clean rows."""
 
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from math import floor
 from typing import Any, Protocol
 
@@ -13,7 +15,7 @@ from torch import nn
 from drsrobust._arguments import wrong
 from drsrobust.introspection.calling import Forward, call
 from drsrobust.introspection.wrappers import evaluating
-from drsrobust.mitigation.activations.sites import ClipSite, hooked_sites
+from drsrobust.mitigation.activations.sites import ClipSite, Function, Functions, hooked_sites
 from drsrobust.mitigation.base import FIT_BATCH, widen
 
 
@@ -70,25 +72,28 @@ def learn(
     (of 0.999: one in a thousand), batch by batch.
 
     Returns:
-        site -> bounds, without sites that are never called.
+        site -> bounds, without sites that are never called. Of an output of several tensors each has bounds of its own.
+
+    Warns:
+        UserWarning: a tensor among several in an output is not bounded, since it has NaN or infinite values or several widths.
 
     Raises:
         ValueError: no rows, or a site with NaN or infinite values, or with vectors of several widths.
     """
     if not len(split):
         raise ValueError(f"{split!r} has no rows to learn bounds from; give training rows, or else the rows you have")
-    ranges = {site: _Range(site, per_neuron) for site in sites}
-    n_rows = _observe(model, split, rows, ranges, forward)
-    ranges = {site: observed for site, observed in ranges.items() if observed.number}
+    observers = _Observers(sites, lambda site: _Range(site, per_neuron))
+    n_rows = _observe(model, split, rows, observers, forward)
+    ranges = {site: observed for site, observed in observers.usable().items() if observed.number}
     if quantile is None:
         ends = {
             site: (widen(observed.low, margin, low=True), widen(observed.high, margin, low=False))
             for site, observed in ranges.items()
         }
     else:
-        tops = {site: _Top(site, per_neuron, observed.number, quantile) for site, observed in ranges.items()}
+        tops = _Observers(sites, lambda site: _Top(site, per_neuron, ranges[site].number, quantile), among=ranges)
         _observe(model, split, rows, tops, forward)
-        largest = {site: top.quantile() * margin for site, top in tops.items()}
+        largest = {site: top.quantile() * margin for site, top in tops.usable().items()}
         ends = {site: (-high, high) for site, high in largest.items()}
     bounds = {}
     for site, (low, high) in ends.items():
@@ -128,6 +133,7 @@ class _Observer(ABC):
     def __init__(self, site: ClipSite, per_neuron: bool) -> None:
         self._site, self._per_neuron = site, per_neuron
         self._width: int | None = None
+        self.problem: str | None = None  # why it cannot be bounded
 
     def observe(self, output: torch.Tensor, fresh: bool) -> torch.Tensor:
         """Observes one output, before anything else can write to it, and returns it."""
@@ -135,9 +141,9 @@ class _Observer(ABC):
         vectors = self._per_neuron and values.dim() > 1 and values.shape[-1] > 1
         values = values.reshape(-1, values.shape[-1] if vectors else 1)
         if self._width not in (None, values.shape[1]):
-            raise ValueError(f"{self._site}: its outputs have several widths; bounds per neuron need one")
+            self.problem = f"{self._site}: its outputs have several widths; bounds per neuron need one"
         self._width = values.shape[1]
-        if len(values):
+        if len(values) and self.problem is None:
             self.add(values)
         return output
 
@@ -158,7 +164,8 @@ class _Range(_Observer):
     def add(self, values: torch.Tensor) -> None:
         low, high = torch.aminmax(values, dim=0)
         if not bool((low.isfinite() & high.isfinite()).all()):
-            raise ValueError(f"{self._site} has NaN or infinite values without errors; bounds need finite values")
+            self.problem = f"{self._site} has NaN or infinite values without errors; bounds need finite values"
+            return
         self.low = low if self.low is None else torch.minimum(self.low, low)
         self.high = high if self.high is None else torch.maximum(self.high, high)
         self.number += len(values)
@@ -188,17 +195,67 @@ class _Top(_Observer):
         return lowest[0] + self._fraction * (lowest[-1] - lowest[0])
 
 
+class _Observers:
+    """Observers of sites, one for each tensor in their outputs, made when it is first seen.
+
+    Args:
+        sites: in order.
+        make: an observer of a site.
+        among: the sites, with parts, that are observed; None: all.
+    """
+
+    def __init__(
+        self,
+        sites: Sequence[ClipSite],
+        make: Callable[[ClipSite], _Observer],
+        among: Container[ClipSite] | None = None,
+    ) -> None:
+        self._sites, self._make, self._among = sites, make, among
+        self._by_part: dict[ClipSite, dict[str, _Observer]] = {site: {} for site in sites}
+
+    def functions(self) -> dict[ClipSite, Functions]:
+        """For `hooked_sites`."""
+        return {site: partial(self._observe, site) for site in self._sites}
+
+    def _observe(self, site: ClipSite, part: str) -> Function | None:
+        observers = self._by_part[site]
+        if part not in observers:
+            at = replace(site, part=part)
+            if self._among is not None and at not in self._among:
+                return None
+            observers[part] = self._make(at)
+        return observers[part].observe
+
+    def check(self) -> None:
+        """Raises ValueError if a whole output cannot be bounded. Not in the hook, whose errors look like the model's."""
+        for observers in self._by_part.values():
+            if "" in observers and (problem := observers[""].problem):
+                raise ValueError(problem)
+
+    def usable(self) -> dict[ClipSite, Any]:
+        """The observers by site, in order, with a warning for tensors that cannot be bounded."""
+        usable = {}
+        for site, observers in self._by_part.items():
+            for part, observer in observers.items():
+                if observer.problem:
+                    warnings.warn(f"{observer.problem}, so this tensor is not bounded", stacklevel=5)
+                else:
+                    usable[replace(site, part=part)] = observer
+        return usable
+
+
 def _observe(
     model: nn.Module,
     split: CleanRows,
     rows: int,
-    observers: Mapping[ClipSite, _Observer],
+    observers: _Observers,
     forward: Forward | None,
 ) -> int:
     """Runs a model on the first rows of a split under observers; returns how many rows these were."""
     n_rows = 0
-    with evaluating(model), hooked_sites(model, {site: observer.observe for site, observer in observers.items()}):
+    with evaluating(model), hooked_sites(model, observers.functions()):
         for number, (size, batch) in enumerate(batches(split, min(rows, len(split)))):
             call(model, batch, forward, number)
+            observers.check()
             n_rows += size
     return n_rows

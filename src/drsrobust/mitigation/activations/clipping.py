@@ -20,7 +20,7 @@ from drsrobust.introspection.tensors import listed, unwrapped
 from drsrobust.introspection.wrappers import check_module, is_compiled
 from drsrobust.mitigation.activations.bounds import Bounds, CleanRows, check_rows, learn
 from drsrobust.mitigation.activations.limits import CLIP_MODES, NANS, limiter
-from drsrobust.mitigation.activations.sites import ClipSite, check_sites, find_sites, hook_sites, select_sites
+from drsrobust.mitigation.activations.sites import ClipSite, by_part, check_sites, find_sites, hook_sites, select_sites
 from drsrobust.mitigation.base import (
     ActiveMitigation,
     Cost,
@@ -210,8 +210,8 @@ class ActivationClipping(Mitigation):
         return scaled
 
     def bounds(self) -> "pd.DataFrame":
-        """Learnt bounds: columns `site`, `module`, `layer`, `component`, `low`, `high` (per neuron: the widest), `stored`
-        (how many numbers are stored).
+        """Learnt bounds: columns `site`, `module` (followed by the part of an output of several tensors, as `[0]`), `layer`,
+        `component`, `low`, `high` (per neuron: the widest), `stored` (how many numbers are stored).
 
         Raises:
             ValueError: fixed bounds.
@@ -223,7 +223,7 @@ class ActivationClipping(Mitigation):
         rows = []
         for site, bounds in self.learnt.items():
             widest = (float(bounds.low.min()), float(bounds.high.max()), bounds.number)
-            rows.append((site.kind, site.module, site.layer, site.component, *widest))
+            rows.append((site.kind, site.module + site.part, site.layer, site.component, *widest))
         frame = pd.DataFrame(rows, columns=["site", "module", "layer", "component", "low", "high", "stored"])
         return frame.astype({"layer": "Int64"})
 
@@ -243,7 +243,7 @@ class ActivationClipping(Mitigation):
             raise ValueError("the model is compiled and would not run hooks; attach the clipping before torch.compile")
         ends = self._ends(model)
         limits = {site: limiter(low, high, self.mode, self.nan) for site, (low, high) in ends.items()}
-        yield from hook_sites(model, limits)
+        yield from hook_sites(model, by_part(limits))
 
     def _ends(self, model: nn.Module) -> dict[ClipSite, tuple[Any, Any]]:
         """Lower and upper bound of each site in a model."""
@@ -251,7 +251,7 @@ class ActivationClipping(Mitigation):
             return dict.fromkeys(select_sites(model, self.sites), (-self.bound, self.bound))
         sites = set(find_sites(model))
         for site in self.learnt:
-            if site not in sites:
+            if site.whole not in sites:
                 raise ValueError(
                     f"{self.name} has bounds for {site}, which this {type(unwrapped(model)).__name__} does not have; it has: "
                     f"{', '.join(sorted(map(str, sites)))}"

@@ -14,7 +14,7 @@ from drsrobust.mitigation.base import ActiveMitigation, Cost, Detection, Handle,
 
 class NaNGuard(Mitigation):
     """Replaces NaN and infinite scores by ln(p / (1 - p)), the logit of the click rate p of the training rows, or by a given
-    logit. Other scores keep their bits.
+    logit. Other scores keep their bits. Of a model that gives several tensors, the floating-point ones are its scores.
 
     A replaced score counts as detected and not repaired, whatever the AUC of the trial.
 

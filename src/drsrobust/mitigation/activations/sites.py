@@ -3,10 +3,12 @@
 A cross network computes all of its layers in one call, so no hook sees the values between them. While a layer is bounded, its
 forward is replaced by one that runs the same operations in the same order, layer by layer: the results are bit-identical."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -14,8 +16,9 @@ from torch import nn
 from drsrobust._arguments import check_items
 from drsrobust._choices import check_choice
 from drsrobust.introspection.embedding_modules import pooled_tables
+from drsrobust.introspection.nested import with_tensors
 from drsrobust.introspection.tensors import component_of, core, declared_components, named_modules, unwrapped
-from drsrobust.introspection.wrappers import check_module, has_replaced_forward, intercepted
+from drsrobust.introspection.wrappers import add_forward_hook, check_module, has_replaced_forward, intercepted
 from drsrobust.mitigation.base import Handle
 
 if TYPE_CHECKING:
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 
 # (an output, whether it may be written to) -> its replacement
 Function = Callable[[torch.Tensor, bool], torch.Tensor]
+# part of an output ("" if it is one tensor, else as "[0]" or "[scores]") -> its function; None: it stays
+Functions = Callable[[str], Function | None]
 
 KINDS = {
     "embedding": "pooled embeddings: outputs of tables (of a collection of tables: all of them at once)",
@@ -52,6 +57,7 @@ class ClipSite:
         layer: layer of a cross network, from 0; else None.
         component: of the module's tensors; of a module without tensors, its top-level child.
         width: numbers per sample, if the sizes of modules determine it; else None.
+        part: which tensor of the output, as `[0]` of a tuple; "" for an output that is one tensor.
     """
 
     kind: str
@@ -59,10 +65,16 @@ class ClipSite:
     layer: int | None = None
     component: str = field(default="", compare=False)
     width: int | None = field(default=None, compare=False)
+    part: str = ""
 
     def __str__(self) -> str:
         layer = "" if self.layer is None else f"[{self.layer}]"
-        return f"{self.kind} {(self.module or 'the model') + layer}"
+        return f"{self.kind} {(self.module or 'the model') + layer}{self.part and f', output{self.part}'}"
+
+    @property
+    def whole(self) -> "ClipSite":
+        """The site with all parts of its output."""
+        return replace(self, part="") if self.part else self
 
 
 def clip_sites(model: nn.Module) -> "pd.DataFrame":
@@ -179,8 +191,16 @@ def _table_widths(module: nn.Module) -> list[int] | None:
     return None if configs is None else [config.embedding_dim for config in configs for _ in config.feature_names]
 
 
+def by_part(functions: Mapping[ClipSite, Function]) -> dict[ClipSite, Functions]:
+    """The functions of sites by whole sites; one without a part is that of all parts that have no other."""
+    parts: dict[ClipSite, dict[str, Function]] = {}
+    for site, function in functions.items():
+        parts.setdefault(site.whole, {})[site.part] = function
+    return {site: lambda part, known=known: known.get(part, known.get("")) for site, known in parts.items()}
+
+
 @contextmanager
-def hooked_sites(model: nn.Module, functions: Mapping[ClipSite, Function]) -> Iterator[None]:
+def hooked_sites(model: nn.Module, functions: Mapping[ClipSite, Functions]) -> Iterator[None]:
     """Inside the block, the output of each site is a function of it."""
     with ExitStack() as stack:
         for handle in hook_sites(model, functions):
@@ -188,15 +208,15 @@ def hooked_sites(model: nn.Module, functions: Mapping[ClipSite, Function]) -> It
         yield
 
 
-def hook_sites(model: nn.Module, functions: Mapping[ClipSite, Function]) -> Iterator[Handle]:
+def hook_sites(model: nn.Module, functions: Mapping[ClipSite, Functions]) -> Iterator[Handle]:
     """As `hooked_sites`, by handles."""
     modules = dict(named_modules(model))
     by_network: dict[str, dict[int, Function]] = {}
-    for site, function in functions.items():
+    for site, of_part in functions.items():
         if site.layer is not None:
-            by_network.setdefault(site.module, {})[site.layer] = function
+            by_network.setdefault(site.module, {})[site.layer] = of_part("")
         else:  # the logit of a wrapped model is the wrapper's output
-            yield hook_output(model if site.kind == "logit" else modules[site.module], function)
+            yield hook_parts(model if site.kind == "logit" else modules[site.module], of_part)
     for name, layers in by_network.items():
         yield from hook_layers(modules[name], layers)
 
@@ -215,32 +235,45 @@ _FRESH = {
 
 
 def hook_output(module: nn.Module, function: Function) -> Handle:
-    """Replaces a module's output by a function of it: of a tensor, or of the values [B, sum of widths] of a KeyedTensor, which
-    stays one with the same keys.
+    """As `hook_parts`, with one function for all parts."""
+    return hook_parts(module, lambda part: function)
+
+
+def hook_parts(module: nn.Module, of_part: Functions) -> Handle:
+    """Replaces a module's output by a function of it: of a tensor, of the values [B, sum of widths] of a KeyedTensor, which
+    stays one with the same keys, or of each floating-point tensor in a tuple, a mapping, a dataclass or another object.
 
     The function may write to an output without another owner. Where the module's forward is replaced, for example by an
     evaluator that keeps outputs, it may not.
 
-    The module raises TypeError when its output is neither.
+    An output in which no such tensor is found stays, with a warning, once for each module.
     """
-    forward = type(module).forward
-    is_fresh = f"{forward.__module__}.{forward.__qualname__}".removesuffix(".forward") in _FRESH
+    forward = getattr(type(module), "forward", None)
+    name = f"{getattr(forward, '__module__', '')}.{getattr(forward, '__qualname__', '')}".removesuffix(".forward")
+    is_fresh = name in _FRESH
 
     def hook(module: nn.Module, args: Any, output: Any) -> Any:
         fresh = is_fresh and not has_replaced_forward(module)
-        if isinstance(output, torch.Tensor):
-            return function(output, fresh)
-        if type(output).__name__ != "KeyedTensor":
-            raise TypeError(
-                f"{type(module).__name__} gave a {type(output).__name__}; only a tensor or a KeyedTensor can be bounded"
-            )
-        before = output.values()
-        after = function(before, fresh)
-        if after is before:
-            return output
-        return type(output)(output.keys(), output.length_per_key(), after, output.key_dim(), output.offset_per_key())
+        found = False
 
-    return module.register_forward_hook(hook)
+        def replaced(part: str, tensor: torch.Tensor, _: Any) -> torch.Tensor:
+            nonlocal found
+            if part and not tensor.is_floating_point():
+                return tensor
+            found, function = True, of_part(part)
+            return tensor if function is None else function(tensor, fresh and not part)
+
+        output = with_tensors(output, replaced)
+        if not found and module not in _WITHOUT_TENSORS:
+            _WITHOUT_TENSORS.add(module)
+            kind = type(output).__name__
+            warnings.warn(f"{type(module).__name__} gave a {kind} without a tensor that could be bounded", stacklevel=2)
+        return output
+
+    return add_forward_hook(module, hook)
+
+
+_WITHOUT_TENSORS: WeakSet[nn.Module] = WeakSet()  # modules whose outputs had their warning
 
 
 class _Removable(ExitStack):
