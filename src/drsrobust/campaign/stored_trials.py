@@ -10,7 +10,7 @@ import tempfile
 import warnings
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -32,6 +32,7 @@ from drsrobust.campaign.shards import Shard, shard_folder
 from drsrobust.campaign.store import Store
 from drsrobust.campaign.table import DESCRIPTION, SCHEMA, stored_schema
 from drsrobust.campaign.trial import Runner, run_here
+from drsrobust.campaign.trial_code import differing
 from drsrobust.campaign.workers import TrialSpec, run_in_processes, run_there
 from drsrobust.statistics.columns import MITIGATION
 from drsrobust.statistics.summary import summarise
@@ -59,6 +60,7 @@ class StoredTrials(ABC):
     metrics: tuple[str, ...]
     store: Any
     _what: dict[str, Any]  # the definition
+    _noted: dict[str, Any]  # as `_note_code` left it
     _checked: set[int]  # conditions whose trials were computed, or checked, by this campaign
     _is_temporary: bool
     _shard: Shard | None = None
@@ -76,6 +78,29 @@ class StoredTrials(ABC):
     @abstractmethod
     def _check_workers(self) -> None:
         """Raises NotPicklable if other processes cannot make what a trial needs."""
+
+    @abstractmethod
+    def _present(self) -> dict[str, Any]:
+        """What decides the trials and can change while this object lives, code included, by the keys of the definition."""
+
+    def _note_code(self) -> None:
+        """Notes what `_present` is now: when this object is made, and after each run, which may move an object's state."""
+        noted = self.__dict__.setdefault("_noted", {})  # shards share it
+        noted.clear()
+        noted.update(self._present())
+
+    def _check_code(self, any_of: Callable[[bool], bool] = bool) -> None:
+        """Raises ValueError, which names the part, if code or settings changed since they were noted.
+
+        Args:
+            any_of: whether it is so on any rank, of a model that is sharded over ranks.
+        """
+        changed = differing(self._noted, self._present())
+        if any_of(bool(changed)):
+            raise ValueError(
+                f"{', '.join(changed) or 'code of another rank'} changed since this {type(self).__name__} was made, and its "
+                f"results would be stored as those of other code; make a new {type(self).__name__}"
+            )
 
     def _temporary(self, name: str, missing: str) -> str:
         """A new folder for the results, which is deleted with this campaign."""
