@@ -26,7 +26,7 @@ from drsrobust._provenance import commit, machine, versions
 from drsrobust.campaign.conditions import Condition, sharing_maps
 from drsrobust.campaign.model_file import NotPicklable
 from drsrobust.campaign.progress import CampaignProgress
-from drsrobust.campaign.repeat import check_first_trials
+from drsrobust.campaign.repeat import HARM, check_trials
 from drsrobust.campaign.schedule import Schedule
 from drsrobust.campaign.shards import Shard, shard_folder
 from drsrobust.campaign.store import Store
@@ -140,9 +140,11 @@ class StoredTrials(ABC):
 
     def _compute(self, runner: Runner, workers: int | None, executor: Executor | None, progress: bool) -> None:
         """Computes and stores the trials that are not in the store yet. Arguments and errors are those of `run`."""
-        schedule = self._schedule()
+        stored = self.store.read(list(dict.fromkeys([*HARM, *_SCHEDULED, *self.metrics[:1]])))
+        schedule = self._schedule(stored.select(_SCHEDULED))
         names = [f"{condition.error_model} in {condition.target}" for condition in self.conditions]
-        check_first_trials(self.store, runner, names, sorted(set(range(len(names))) - self._checked))
+        unchecked = sorted(set(range(len(names))) - self._checked)
+        check_trials(self.store, runner, names, unchecked, stored.select([*HARM, *self.metrics[:1]]))
         self._checked = set(range(len(names)))
         name = self.name + (f", shard {self._shard}" if self._shard else "")
         report = CampaignProgress(schedule, name, len(self.conditions)) if progress else None
