@@ -228,10 +228,15 @@ def _loaded(spec: WorkerSpec, folder: Path) -> tuple[Evaluator, list[Condition]]
 
     found = code()
     read = read_split if (folder / _ROWS / SPLIT).exists() else read_batches
-    evaluator = Evaluator(model.eval(), read(folder / _ROWS), forward=forward, **spec.evaluator_options)
+    same_process = spec.process == worker()
+    try:
+        evaluator = Evaluator(model.eval(), read(folder / _ROWS), forward=forward, **spec.evaluator_options)
+    except Exception:
+        check_worker_code(spec.code, found, same_process=same_process)  # the likely reason
+        raise
     if found != spec.code:
         found = code()  # with the attributes that a model of a factory gets when it is first called
-    check_worker_code(spec.code, found, same_process=spec.process == worker())
+    check_worker_code(spec.code, found, same_process=same_process)
     golden = np.load(folder / _GOLDEN)
     if not np.allclose(evaluator.golden.scores, golden, rtol=BOUND, atol=BOUND):
         raise RuntimeError("the model made here has other scores than the campaign's")
