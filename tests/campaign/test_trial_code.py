@@ -1,4 +1,4 @@
-"""Code that changes while a campaign, or its workers, live: refused by the name of what changed, and nothing is stored for it."""
+"""Code that changes while a campaign, or its workers, live: refused by the name of what changed, and nothing is stored."""
 
 import importlib
 import sys
@@ -100,8 +100,14 @@ CHANGES = {
     "an attribute": (lambda c, patch: patch.setitem(vars(c.evaluator.model), "cap", 60), "model code"),
     "a module": (lambda c, patch: patch.setitem(c.evaluator.model._modules, "act", nn.Hardtanh(0, 9)), "model code"),
     "a class attribute": (lambda c, patch: patch.setattr(Net, "cap", 60), "model code"),
-    "a method": (lambda c, patch: patch.setattr(Net, "forward", lambda self, x: self.last(self.hidden(x))), "model code"),
-    "a patched forward": (lambda c, patch: patch.setattr(nn.ReLU, "forward", lambda self, x: x.clamp(0, 9)), "model code"),
+    "a method": (
+        lambda c, patch: patch.setattr(Net, "forward", lambda self, x: self.last(self.hidden(x))),
+        "model code",
+    ),
+    "a patched forward": (
+        lambda c, patch: patch.setattr(nn.ReLU, "forward", lambda self, x: x.clamp(0, 9)),
+        "model code",
+    ),
     "a forward of another class": (lambda c, patch: patch.setattr(nn.ReLU, "forward", nn.GELU.forward), "model code"),
     "a decorated forward": (
         lambda c, patch: patch.setattr(nn.Linear, "forward", torch.no_grad()(lambda self, x: x @ self.weight.T)),
@@ -111,12 +117,18 @@ CHANGES = {
         lambda c, patch: patch.setattr(functional, "relu", lambda x, inplace=False: x.clamp(0, 9)),
         "patched functions",
     ),
-    "a function of another name": (lambda c, patch: patch.setattr(functional, "relu", functional.gelu), "patched functions"),
+    "a function of another name": (
+        lambda c, patch: patch.setattr(functional, "relu", functional.gelu),
+        "patched functions",
+    ),
     "a patched method of tensors": (lambda c, patch: patch.setattr(torch.Tensor, "clamp", lambda x, max: x), "patched"),
     "NumPy patched": (lambda c, patch: patch.setattr(np, "nan_to_num", lambda x: x), "patched functions"),
     "a metric's setting": (lambda c, patch: patch.setattr(c.own_metrics["mean"].function, "by", 2.0), "metrics"),
     "an error model's class": (lambda c, patch: patch.setattr(Flip, "shift", 1), "conditions"),
-    "a protection's attribute": (lambda c, patch: patch.setattr(c.conditions[1].mitigation, "active", False), "mitigations"),
+    "a protection's attribute": (
+        lambda c, patch: patch.setattr(c.conditions[1].mitigation, "active", False),
+        "mitigations",
+    ),
     "the seed": (lambda c, patch: patch.setattr(c, "seed", 5), "seed"),
     "the label": (lambda c, patch: patch.setattr(c, "label", "other"), "protocol"),
     "the matrix products": (lambda c, patch: torch.set_float32_matmul_precision("medium"), "numerics"),

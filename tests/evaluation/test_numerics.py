@@ -1,4 +1,4 @@
-"""PyTorch's settings around an evaluation, and contexts that keep casts of weights: the numbers are those of the wrong weights."""
+"""PyTorch's settings around an evaluation, and contexts that keep casts: the numbers are those of the wrong weights."""
 
 import copy
 import warnings
@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
 import drsrobust as dr
-from drsrobust.introspection.numerics import numerics, under_numerics
 from drsrobust.injection import resolve
+from drsrobust.introspection.numerics import numerics, under_numerics
 from drsrobust.mitigation.memory.golden_copy import GoldenCopy
 from drsrobust.models import build_model
 from drsrobust.training.fit import fit
@@ -144,7 +144,9 @@ def test_an_evaluator_is_used_where_it_was_made(rows):
             inside.rerun(error_map)
         with pytest.raises(RuntimeError, match="made under PyTorch's defaults"):
             dr.Campaign(outside, errors=[dr.FixedCount(1)])
-    with pytest.raises(RuntimeError, match=r"made under autocast \{'cpu': 'bfloat16'\}, and now there is PyTorch's defaults"):
+    with pytest.raises(
+        RuntimeError, match=r"made under autocast \{'cpu': 'bfloat16'\}, and now there is PyTorch's defaults"
+    ):
         inside.run()
 
 

@@ -257,7 +257,8 @@ class Campaign(StoredTrials):
 
         Of each condition the first stored trial and the most harmed one are computed again, once for this object: the store is
         refused if code, data or machine now give another result (bit for bit on the processor and with the versions that made
-        it, else within 1e-6 in AUC, with a warning). Code and settings must be those of when this object was made. Errors of an interrupted `with dr.inject(...)` are undone first, with a warning.
+        it, else within 1e-6 in AUC, with a warning). Code and settings must be those of when this object was made. Errors of
+        an interrupted `with dr.inject(...)` are undone first, with a warning.
 
         Args:
             workers: processes of one thread each; 1: this process. None: this process, and as soon as more than a minute of
@@ -281,9 +282,9 @@ class Campaign(StoredTrials):
             NotPicklable: the workers cannot make the model.
             StoreError: another process is writing to the store, a stored chunk is damaged, a stored trial has another result
                 than now, or the disk is full.
-            ValueError: the model is not the one that the evaluator was made for, code or a setting changed since this object was
-                made (the message names the part, and nothing of the store changes), no such shard, or other processes for a model
-                that is sharded over ranks.
+            ValueError: the model is not the one that the evaluator was made for, code or a setting changed since this object
+                was made (the message names the part, and the store stays as it was), no such shard, or other processes for a
+                model that is sharded over ranks.
             WorkersDied: worker processes ended again and again.
         """
         if workers is not None and index(workers) < 1:

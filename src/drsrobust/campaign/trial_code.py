@@ -1,5 +1,5 @@
-"""The code that decides a campaign's trials, by digests: part of its identity, compared again before trials are computed, and in
-each worker with what that runs."""
+"""The code that decides a campaign's trials, by digests: part of its identity, compared again before trials are computed, and
+in each worker with what that runs."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -45,8 +45,8 @@ def model_code(model: nn.Module, missing: list[str] | None = None) -> str:
 
 
 def surrounding_code(missing: list[str] | None = None) -> dict[str, Any]:
-    """What acts on every model of this process, where there is any, by name: PyTorch's `numerics` that are not the defaults, and
-    the digests of `surroundings`."""
+    """What acts on every model of this process, where there is any, by name: PyTorch's `numerics` that are not the defaults,
+    and the digests of `surroundings`."""
     present = numerics()
     parts = {
         name: short_digest(part, missing=[] if missing is None else missing) for name, part in surroundings().items()
@@ -68,7 +68,7 @@ def check_worker_code(of_campaign: Mapping[str, Any], here: Mapping[str, Any], *
     different = [key for key in differing(of_campaign, here) if not (same_process and key in SHARED)]
     if different:
         raise RuntimeError(
-            f"this worker would run other code than the campaign's: they differ in {', '.join(different)}. Restart the workers, "
-            "which keep modules as they first imported them; what the campaign's process changed after its imports, as an "
+            f"this worker would run other code than the campaign's: they differ in {', '.join(different)}. Restart the "
+            "workers, which keep modules as they first imported them; what the campaign's process changed after its imports, as an "
             "attribute, a hook or a patched function, they do not have (workers=1 computes in that process)"
         )

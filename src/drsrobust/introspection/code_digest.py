@@ -38,8 +38,8 @@ _NO_CODE = {
     *("__dataclass_params__", "__match_args__", "__slots__", "__slotnames__", "__firstlineno__"),
     "__static_attributes__",
 }
-# Attributes of modules that decide nothing: the mode, which evaluation sets; what is attached now; what PyTorch sets in a module
-# that is compiled or scripted.
+# Attributes of modules that decide nothing: the mode, which evaluation sets; what is attached now; what PyTorch sets in a
+# module that is compiled or scripted.
 _NO_SETTINGS = {"training", "_attached_mitigations", "_compiled_call_impl", "_is_torch_compile", "__overloads__"}
 # Of the modules of a package alone: how a checkpoint was made; a number that FBGEMM draws for each of its modules.
 _NO_SETTINGS_OF = {__name__.partition(".")[0]: {"manifest"}, "fbgemm_gpu": {"uuid"}}
@@ -190,7 +190,9 @@ class _Walk:
         else:
             documentation = function.__doc__ if code.co_consts[:1] == (function.__doc__,) else None
             self._code(code, path, documentation)
-            for name, value in _named(code, function.__globals__):
+            cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+            held = {name: module for name, cell in cells if (module := _held_module(cell)) is not None}
+            for name, value in _named(code, function.__globals__, held):
                 self._write("global", name)
                 self.add(value, f"{path} uses {name}")
         self._each((function.__defaults__, function.__kwdefaults__), path)
@@ -312,9 +314,18 @@ def _module_settings(module: nn.Module) -> dict[str, Any]:
     return settings
 
 
-def _named(code: types.CodeType, namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _held_module(cell: types.CellType) -> types.ModuleType | None:
+    try:
+        return cell.cell_contents if isinstance(cell.cell_contents, types.ModuleType) else None
+    except ValueError:  # an empty cell
+        return None
+
+
+def _named(
+    code: types.CodeType, namespace: Mapping[str, Any], held: Mapping[str, types.ModuleType]
+) -> Iterator[tuple[str, Any]]:
     """Globals that a function's code names, what it takes from modules of the user, and what of the user it finds in installed
-    ones, by name."""
+    ones, by name. `held` are modules in its closure."""
     names, attributes, imports = _names(code)
     named = {name: namespace[name] for name in names if name in namespace}
     package = namespace.get("__package__") or ""
@@ -325,14 +336,16 @@ def _named(code: types.CodeType, namespace: Mapping[str, Any]) -> Iterator[tuple
             continue
         if (module := _imported(name)) is not None:
             named[name] = module
-    pending = list(named.items())
+    pending = [*named.items(), *held.items()]
     for name, value in pending:
         if not isinstance(value, types.ModuleType):
             continue
         inner = {part: vars(value)[part] for part in attributes if part in vars(value)}
         if is_installed(value.__name__):
             below = {part: each for part, each in inner.items() if isinstance(each, types.ModuleType)}
-            pending += [(f"{name}.{part}", each) for part, each in below.items() if f"{name}.{part}".count(".") < _DEEPEST]
+            pending += [
+                (f"{name}.{part}", each) for part, each in below.items() if f"{name}.{part}".count(".") < _DEEPEST
+            ]
             inner = patched_in(value, attributes)
             named |= {f"{name}.{part}": each for part, each in inner.items()}
             continue

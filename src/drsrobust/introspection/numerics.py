@@ -34,7 +34,9 @@ def numerics() -> dict[str, Any]:
         found["default device"] = device
     if (precision := _matmul_precision()) != "highest":
         found["float32 matmul precision"] = precision
-    with np.errstate(under="ignore"):  # a thread's flag of the processor, which NumPy obeys too and PyTorch does not tell
+    with np.errstate(
+        under="ignore"
+    ):  # a thread's flag of the processor, which NumPy obeys too and PyTorch does not tell
         if _DENORMAL * _HALF == 0:
             found["flush denormal"] = True
     return found
