@@ -49,7 +49,7 @@ def trials_to_repeat(stored: pa.Table) -> dict[int, list[int]]:
     for at in order[np.flatnonzero(np.diff(condition[order], append=-1))]:  # the last one of each condition
         repeated = chosen[int(condition[at])]
         if not reached[at]:
-            continue  # no error reached a row: nothing stored of this condition tells other code from this
+            continue  # no error reached a row: no stored trial of this condition can show other code (a probe would go here)
         repeated += [int(trial[at])] if int(trial[at]) not in repeated else []
     return chosen
 

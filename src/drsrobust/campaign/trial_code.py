@@ -69,6 +69,6 @@ def check_worker_code(of_campaign: Mapping[str, Any], here: Mapping[str, Any], *
     if different:
         raise RuntimeError(
             f"this worker would run other code than the campaign's: they differ in {', '.join(different)}. Restart the "
-            "workers, which keep modules as they first imported them; what the campaign's process changed after its imports, as an "
-            "attribute, a hook or a patched function, they do not have (workers=1 computes in that process)"
+            "workers, which keep modules as they first imported them; what the campaign's process changed after its imports, "
+            "as an attribute, a hook or a patched function, they do not have (workers=1 computes in that process)"
         )
