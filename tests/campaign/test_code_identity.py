@@ -252,7 +252,7 @@ class Drifting(dr.BitFlip):
 
 def test_a_trial_that_changes_from_run_to_run(rows, tmp_path, monkeypatch):
     """It is not called other code."""
-    monkeypatch.setattr("drsrobust.campaign.campaign.short_digest", lambda *_, **__: "0" * 16)
+    monkeypatch.setattr("drsrobust.campaign.trial_code.short_digest", lambda *_, **__: "0" * 16)
     made(rows, error=Drifting(1e-2), store=tmp_path / "s").run(progress=False)
     with pytest.raises(
         StoreError, match=r"trial 0 of .* is not deterministic: \w+ .*, and .* when it is computed twice here"

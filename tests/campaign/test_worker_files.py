@@ -40,7 +40,7 @@ def batches(data):
 
 def spec_of(evaluator, store):
     campaign = dr.Campaign(evaluator, store=store, errors=[dr.FixedCount(1)], trials=1)
-    return workers.worker_files(evaluator, campaign.conditions, campaign.store.folder, "key", campaign._options)
+    return workers.worker_files(evaluator, campaign.conditions, campaign.store.folder, campaign._options)
 
 
 class Swapping(ThreadPoolExecutor):

@@ -4,6 +4,8 @@ import copy
 import functools
 import importlib
 import os
+import random
+import re
 import subprocess
 import sys
 import textwrap
@@ -218,6 +220,59 @@ def test_what_cannot_be_digested_is_named():
     digest = code_digest(Locked())
     assert digest.missing == "Locked.lock (cannot pickle '_thread.lock' object)"
     assert code_digest(iter([1])).missing is None and code_digest(x for x in [1]).missing
+
+
+def test_compiled_expressions_count_and_the_state_of_random_numbers_does_not():
+    def found(pattern, flags=0):
+        compiled = re.compile(pattern, flags)
+        return code_digest(lambda model, batch: compiled.search(batch))
+
+    plain = found("a+")
+    assert plain.missing is None and plain == found("a+")
+    assert len({plain.text, found("a*").text, found("a+", re.I).text}) == 3
+    for generator in (np.random.default_rng(0), np.random.RandomState(0), torch.Generator(), random.Random(0)):
+        before = code_digest([generator])
+        draw = torch.rand if isinstance(generator, torch.Generator) else None
+        draw(3, generator=generator) if draw else generator.uniform(0, 1)
+        assert code_digest([generator]) == before and before.missing is None
+
+
+def test_a_users_own_manifest_and_uuid_count():
+    class Own(nn.Module):
+        """A user's module with names that the library and FBGEMM use for their own."""
+
+    for name in ("manifest", "uuid"):
+        first, other = Own(), Own()
+        setattr(first, name, 1)
+        setattr(other, name, 2)
+        assert code_digest(first) != code_digest(other)
+
+
+def test_installed_functions_that_are_replaced_count(monkeypatch):
+    import statistics
+
+    def forward(model, batch):
+        return statistics.fmean(batch)
+
+    before = code_digest(forward), code_digest(nn.Sequential(nn.ReLU()))
+    with monkeypatch.context() as patch:
+        patch.setattr(statistics, "fmean", lambda values: 0.0)
+        patch.setattr(nn.ReLU, "forward", lambda self, x: x)
+        changed = code_digest(forward), code_digest(nn.Sequential(nn.ReLU()))
+    assert changed[0] != before[0] and changed[1] != before[1]
+    assert before == (code_digest(forward), code_digest(nn.Sequential(nn.ReLU())))
+
+
+def test_an_import_in_a_function_counts_the_same_before_and_after_it_ran():
+    def forward(model, batch):
+        import tabnanny
+
+        return tabnanny.check(batch)
+
+    sys.modules.pop("tabnanny", None)
+    before = code_digest(forward)
+    importlib.import_module("tabnanny")
+    assert code_digest(forward) == before
 
 
 @pytest.mark.long

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from dataclasses import asdict
-from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +28,7 @@ from drsrobust.campaign.shards import Shard, full_run_of, shard_folders
 from drsrobust.campaign.stored_trials import StoredTrials, check_run, raised_trials
 from drsrobust.campaign.table import SCHEMA
 from drsrobust.campaign.trial import LocalRunner
+from drsrobust.campaign.trial_code import trial_code
 from drsrobust.campaign.workers import TrialSpec, worker_files
 from drsrobust.evaluation import CoupledRowsError, Evaluator
 from drsrobust.evaluation.evaluator import check_evaluator
@@ -43,9 +43,7 @@ from drsrobust.injection import (
 from drsrobust.injection.critical_bits import CriticalBits
 from drsrobust.injection.error_clock import VERSION
 from drsrobust.injection.targets import TargetLike
-from drsrobust.introspection.code_digest import short_digest
 from drsrobust.introspection.ranks import RankFailedError, ranks
-from drsrobust.introspection.tensors import listed
 from drsrobust.metrics.own import own_metrics
 from drsrobust.mitigation import Mitigation
 from drsrobust.statistics.columns import with_nan_rules
@@ -146,6 +144,7 @@ class Campaign(StoredTrials):
         for metric in self.own_metrics.values():
             evaluator.check_own_metric(metric)
         restore_leftovers(evaluator.model)
+        evaluator.check_numerics()
         self.evaluator = evaluator
         self._critical_bits = _critical_bits(sampling)
         self.conditions = self._grid()
@@ -156,6 +155,7 @@ class Campaign(StoredTrials):
         if self._critical_bits is not None and (text := raised_to_least(self.conditions, self.trials)):
             logging.getLogger(__name__).warning(text)
         self._what, missing = self._definition()
+        self._note_code()
         if evaluator.ranks is not None:
             evaluator.ranks.check_same("campaigns", {**self._what, "trials": self.trials})
         self._is_temporary = store is None and missing is not None
@@ -176,12 +176,7 @@ class Campaign(StoredTrials):
     def _definition(self) -> tuple[dict[str, Any], str | None]:
         """All that decides the results, which the number of trials does not; and what of it has no digest."""
         missing: list[str] = []
-        code = partial(short_digest, missing=missing)
-        evaluator, targets = self.evaluator, {}
-        for condition in self.conditions:
-            targets.setdefault(str(condition.target), condition.definition)
-        options = {name: value for name, value in evaluator.options.items() if name != "memory"}
-        scores = options.pop("scores")
+        evaluator, present = self.evaluator, self._present(missing)
         stratified = {} if self._critical_bits is None else {"critical_bits": asdict(self._critical_bits)}
         scoring = {"output": evaluator.scoring.output, "task": evaluator.scoring.task}
         defaults = {"output": "logit", "task": "click"}
@@ -189,40 +184,45 @@ class Campaign(StoredTrials):
         if None in golden:
             golden = evaluator.on_first(lambda: tuple(evaluator.golden.metrics(["ndcg", "hit_rate"]).values()))
         golden = [round(value, 6) for value in golden]
+        options = {name: value for name, value in evaluator.options.items() if name not in ("memory", "scores")}
         functions = {}
         for name, metric in self.own_metrics.items():
-            missing.extend([metric.code.missing] if metric.code.missing else [])
             golden_value = evaluator.on_first(lambda metric=metric: evaluator.own_metric(metric, evaluator.golden))
             functions[name] = [metric.code.text[:16], round(golden_value, 6)]
-        conditions = [
-            [*condition.key, code([condition.error_model, condition.transient])] for condition in self.conditions
-        ]
         definition = (
             stratified
             | ({} if scoring == defaults else scoring)
+            | present
             | {
                 "format": STORE_FORMAT,
                 "model": evaluator.name,
                 "checkpoint": evaluator.checkpoint,
                 "dataset": evaluator.rows.dataset,
-                "data": evaluator.rows.fingerprint,
                 "golden": golden,
-                "model code": code(evaluator.model, [entry.tensor for entry in listed(evaluator.model)]),
-                "forward code": code(evaluator.scoring.forward),
-                "conditions": conditions,
-                "targets": targets,
-                "mitigations": {
-                    c.identity: [c.protection, code(c.mitigation)] for c in self.conditions if c.mitigation
-                },
-                "scores": scores,
+                "scores": evaluator.options["scores"],
                 "metrics": {name: functions.get(name, options) for name in self.metrics},
-                "seed": self.seed,
                 "error clock": VERSION,
-                "coupled": self.coupled,
-                "protocol": self.label,
             }
         )
         return definition, missing[0] if missing else None
+
+    def _present(self, missing: list[str] | None = None) -> dict[str, Any]:
+        evaluator, targets = self.evaluator, {}
+        for condition in self.conditions:
+            targets.setdefault(str(condition.target), condition.definition)
+        code = trial_code(evaluator.model, evaluator.scoring.forward, self.conditions, self.own_metrics, missing)
+        conditions = zip(self.conditions, code["conditions"], strict=True)
+        return code | {
+            "data": evaluator.rows.fingerprint,
+            "conditions": [[*condition.key, part] for condition, part in conditions],
+            "targets": targets,
+            "mitigations": {
+                c.identity: [c.protection, code["mitigations"][c.identity]] for c in self.conditions if c.mitigation
+            },
+            "seed": self.seed,
+            "coupled": self.coupled,
+            "protocol": self.label,
+        }
 
     def __repr__(self) -> str:
         where = "of rank 0" if self.store is None else f"in {self.store.folder}"
@@ -260,9 +260,10 @@ class Campaign(StoredTrials):
     ) -> "pd.DataFrame":
         """Computes the trials that are not in the store yet, and returns the table of all trials.
 
-        The first stored trial of each condition is computed again, once for this object: the store is refused if code, data or
-        machine now give another result (bit for bit on the processor and with the versions that made it, else within 1e-6 in
-        AUC, with a warning). Errors of an interrupted `with dr.inject(...)` are undone first, with a warning.
+        Of each condition the first stored trial and the most harmed one are computed again, once for this object: the store is
+        refused if code, data or machine now give another result (bit for bit on the processor and with the versions that made
+        it, else within 1e-6 in AUC, with a warning). Code and settings must be those of when this object was made. Errors of
+        an interrupted `with dr.inject(...)` are undone first, with a warning.
 
         Args:
             workers: processes of one thread each; 1: this process. None: this process, and as soon as more than a minute of
@@ -286,8 +287,9 @@ class Campaign(StoredTrials):
             NotPicklable: the workers cannot make the model.
             StoreError: another process is writing to the store, a stored chunk is damaged, a stored trial has another result
                 than now, or the disk is full.
-            ValueError: the model is not the one that the evaluator was made for, no such shard, or other processes for a model
-                that is sharded over ranks.
+            ValueError: the model is not the one that the evaluator was made for, code or a setting changed since this object
+                was made (the message names the part, and the store stays as it was), no such shard, or other processes for a
+                model that is sharded over ranks.
             WorkersDied: worker processes ended again and again.
             UnguardedScript: `workers` of a script that does not call this under `if __name__ == "__main__":`. Without `workers`
                 it goes on in this process, with a warning.
@@ -304,8 +306,10 @@ class Campaign(StoredTrials):
         if not self.evaluator.unchanged():
             raise ValueError("the model has changed since its Evaluator was made; make a new Evaluator for it")
         self.conditions = self._grid()  # the model's tensors may have moved
+        self._check_code(any_of=bool if self.evaluator.ranks is None else self.evaluator.ranks.any)
         if self._follows(self.evaluator):
-            return follow(self.evaluator, self.conditions, self._options)
+            follow(self.evaluator, self.conditions, self._options)
+            return self._note_code()
         workers = workers if self.evaluator.ranks is None else 1
         if private := [name for name, metric in self.own_metrics.items() if not metric.importable]:
             if executor is not None or (workers or 1) > 1:
@@ -327,6 +331,8 @@ class Campaign(StoredTrials):
         except BaseException:
             runner.end()
             raise
+        finally:
+            self._note_code()
         runner.end()
         if text := raised_trials(self):
             warnings.warn(text, stacklevel=2)
@@ -355,8 +361,7 @@ class Campaign(StoredTrials):
         model_file(self.evaluator)
 
     def _worker_spec(self, workers: int) -> AbstractContextManager[TrialSpec]:
-        key, options = self.store.identity, self._options
-        return worker_files(self.evaluator, self.conditions, self.store.folder, key, options, workers)
+        return worker_files(self.evaluator, self.conditions, self.store.folder, self._options, workers)
 
     def _grid(self) -> list[Condition]:
         conditions = grid(self.evaluator.model, self._triples)

@@ -322,14 +322,19 @@ class Store:
         schema = self._part({"condition", "trial", *names})
         return self._sorted(self._load(lambda path: self._read_chunk(path, schema)), schema).select(names)
 
-    def first_trial(self, condition: int) -> pa.Table | None:
-        """The stored trial of a condition with the lowest number, one row; None without any.
+    def trial(self, condition: int, trial: int) -> pa.Table:
+        """A stored trial, one row.
 
         Raises:
-            StoreError: as `read`.
+            StoreError: as `read`, or no such trial.
         """
-        chunks = sorted(self.folder.glob(f"{condition:05d}-*.parquet"))  # also one that is replaced holds the trial
-        return self._read_chunk(chunks[0], self.schema).slice(0, 1).replace_schema_metadata(None) if chunks else None
+        for path in sorted(self.folder.glob(f"{condition:05d}-*.parquet")):  # also one that is replaced holds the trial
+            first, last = (int(part) for part in path.name.split("-")[1:3])
+            if first <= trial <= last:
+                table = self._read_chunk(path, self.schema).replace_schema_metadata(None)
+                if len(found := np.flatnonzero(table["trial"].to_numpy() == trial)):
+                    return table.slice(found[0], 1)
+        raise StoreError(f"{self.folder} holds no trial {trial} of condition {condition}")
 
     def keys(self) -> np.ndarray:
         """Condition and number of each finished trial: int64 [n, 2], ascending. It reads only these two columns, and so finds

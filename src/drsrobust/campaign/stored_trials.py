@@ -10,7 +10,7 @@ import tempfile
 import warnings
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -27,12 +27,13 @@ from drsrobust._provenance import commit, machine, versions
 from drsrobust.campaign.conditions import Condition, sharing_maps
 from drsrobust.campaign.model_file import NotPicklable
 from drsrobust.campaign.progress import CampaignProgress
-from drsrobust.campaign.repeat import check_first_trials
+from drsrobust.campaign.repeat import HARM, check_trials
 from drsrobust.campaign.schedule import Schedule
 from drsrobust.campaign.shards import Shard, shard_folder
 from drsrobust.campaign.store import Store
 from drsrobust.campaign.table import DESCRIPTION, SCHEMA, stored_schema
 from drsrobust.campaign.trial import Runner, run_here
+from drsrobust.campaign.trial_code import differing
 from drsrobust.campaign.workers import TrialSpec, run_in_processes, run_there
 from drsrobust.statistics.columns import MITIGATION
 from drsrobust.statistics.summary import summarise
@@ -61,6 +62,7 @@ class StoredTrials(ABC):
     metrics: tuple[str, ...]
     store: Any
     _what: dict[str, Any]  # the definition
+    _noted: dict[str, Any]  # as `_note_code` left it
     _checked: set[int]  # conditions whose trials were computed, or checked, by this campaign
     _is_temporary: bool
     _shard: Shard | None = None
@@ -78,6 +80,29 @@ class StoredTrials(ABC):
     @abstractmethod
     def _check_workers(self) -> None:
         """Raises NotPicklable if other processes cannot make what a trial needs."""
+
+    @abstractmethod
+    def _present(self) -> dict[str, Any]:
+        """What decides the trials and can change while this object lives, code included, by the keys of the definition."""
+
+    def _note_code(self) -> None:
+        """Notes what `_present` is now: when this object is made, and after each run, which may move an object's state."""
+        noted = self.__dict__.setdefault("_noted", {})  # shards share it
+        noted.clear()
+        noted.update(self._present())
+
+    def _check_code(self, any_of: Callable[[bool], bool] = bool) -> None:
+        """Raises ValueError, which names the part, if code or settings changed since they were noted.
+
+        Args:
+            any_of: whether it is so on any rank, of a model that is sharded over ranks.
+        """
+        changed = differing(self._noted, self._present())
+        if any_of(bool(changed)):
+            raise ValueError(
+                f"{', '.join(changed) or 'code of another rank'} changed since this {type(self).__name__} was made, and its "
+                f"results would be stored as those of other code; make a new {type(self).__name__}"
+            )
 
     def _temporary(self, name: str, missing: str) -> str:
         """A new folder for the results, which is deleted with this campaign."""
@@ -117,9 +142,11 @@ class StoredTrials(ABC):
 
     def _compute(self, runner: Runner, workers: int | None, executor: Executor | None, progress: bool) -> None:
         """Computes and stores the trials that are not in the store yet. Arguments and errors are those of `run`."""
-        schedule = self._schedule()
+        stored = self.store.read(list(dict.fromkeys([*HARM, *_SCHEDULED, *self.metrics[:1]])))
+        schedule = self._schedule(stored.select(_SCHEDULED))
         names = [f"{condition.error_model} in {condition.target}" for condition in self.conditions]
-        check_first_trials(self.store, runner, names, sorted(set(range(len(names))) - self._checked))
+        unchecked = sorted(set(range(len(names))) - self._checked)
+        check_trials(self.store, runner, names, unchecked, stored.select([*HARM, *self.metrics[:1]]))
         self._checked = set(range(len(names)))
         name = self.name + (f", shard {self._shard}" if self._shard else "")
         report = CampaignProgress(schedule, name, len(self.conditions)) if progress else None

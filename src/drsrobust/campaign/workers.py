@@ -5,6 +5,7 @@ code. So no other user may write to their folder, and their SHA-256 come with ea
 """
 
 import multiprocessing
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,13 +30,15 @@ from drsrobust._processes import pool
 from drsrobust.campaign.conditions import Condition, ResolvedTarget, Stratum, resolve_target
 from drsrobust.campaign.model_file import model_file, read_model_file
 from drsrobust.campaign.schedule import Chunk, Schedule, chunk_size
-from drsrobust.campaign.trial import Finished, LocalRunner, Runner
+from drsrobust.campaign.trial import Finished, LocalRunner, Runner, worker
+from drsrobust.campaign.trial_code import check_worker_code, trial_code
 from drsrobust.data import Split
 from drsrobust.data.cache import SPLIT, read_split, write_split
 from drsrobust.data.own_batches import read_batches, write_batches
 from drsrobust.evaluation import Evaluator
 from drsrobust.evaluation.affected_rows import BOUND
 from drsrobust.injection import ErrorModel, Transient
+from drsrobust.introspection.numerics import under_numerics
 from drsrobust.introspection.tensors import is_sparse, is_wrapper, listed
 from drsrobust.introspection.wrappers import to_evaluation
 
@@ -57,7 +60,8 @@ class ConditionSpec:
 class TrialSpec(Protocol):
     """All that a worker needs of a campaign except the numbers of the trials. It can be pickled, and is small."""
 
-    key: str  # identifies it among others
+    key: str  # identifies it among others, of other campaigns or runs
+    numerics: dict[str, Any]  # settings of PyTorch, as `introspection.numerics` gives them
 
     def runner(self) -> Runner:
         """Computes chunks in this process, from the files of the campaign."""
@@ -71,7 +75,10 @@ class WorkerSpec:
         folder: of the files, private; every worker must see it.
         owner: user id of the folder.
         files: SHA-256 (hex) of each file, by its path in the folder.
-        key: identifies this object among others.
+        key: identifies this object among others: no two that a worker meets have the same.
+        numerics: settings of PyTorch under which the evaluator was made.
+        code: of the trials, as `trial_code` gives it.
+        process: that made it, as `trial.worker` names it.
         evaluator_options: of the evaluator.
         name: of the evaluator's model, as seeds have it: the class of one that is made here may be called otherwise.
         conditions: the grid.
@@ -83,6 +90,9 @@ class WorkerSpec:
     owner: int
     files: dict[str, str]
     key: str
+    numerics: dict[str, Any]
+    code: dict[str, Any]
+    process: str
     evaluator_options: dict[str, Any]
     name: str
     conditions: tuple[ConditionSpec, ...]
@@ -93,12 +103,17 @@ class WorkerSpec:
         return LocalRunner(*unpacked(self), self.trial_options)
 
 
+def new_key() -> str:
+    """A key that no other specification has: code without a digest does not show in a campaign's identity, and a living worker
+    keeps its runner by the key."""
+    return secrets.token_hex(16)
+
+
 @contextmanager
 def worker_files(
     evaluator: Evaluator,
     conditions: Sequence[Condition],
     store: Path,
-    key: str,
     trial_options: dict[str, Any],
     n_workers: int = 1,
 ) -> Iterator[WorkerSpec]:
@@ -107,7 +122,6 @@ def worker_files(
     Args:
         evaluator, conditions: of the campaign.
         store: folder of the campaign's store.
-        key: identifies the result among others.
         trial_options: of `run_trial`.
         n_workers: that share the evaluator's `memory`.
 
@@ -136,12 +150,14 @@ def worker_files(
             specs = [_condition_spec(condition, number, folder) for number, condition in enumerate(conditions)]
         how = {"output": evaluator.scoring.output, "task": evaluator.scoring.task}
         options = evaluator.options | how | {"memory": amount(evaluator.options["memory"]) // n_workers}
-        key += "" if evaluator.full_run is None else " full"  # a running worker must make another evaluator
         yield WorkerSpec(
             folder,
             folder.stat().st_uid,
             folder_digests(folder),
-            key,
+            new_key(),
+            evaluator.numerics,
+            trial_code(evaluator.model, evaluator.scoring.forward, conditions, trial_options["own_metrics"]),
+            worker(),
             options,
             evaluator.name,
             tuple(specs),
@@ -175,7 +191,7 @@ def unpacked(spec: WorkerSpec) -> tuple[Evaluator, list[Condition]]:
     Raises:
         PermissionError: others may write to the folder, or it was replaced; nothing was loaded.
         RuntimeError: a file is not the campaign's, and nothing was loaded; or the model made here has other tensors or other
-            scores than the campaign's.
+            scores than the campaign's, or other code would run than the campaign's.
     """
     with inside_private(spec.folder, spec.owner) as folder:
         digests = folder_digests(folder)
@@ -214,16 +230,30 @@ def _loaded(spec: WorkerSpec, folder: Path) -> tuple[Evaluator, list[Condition]]
                 tensor.data = saved  # private pages of the file: writes stay in this process
             else:
                 tensor.data.copy_(saved)
+    conditions = [_condition(folder, condition, model) for condition in spec.conditions]
+
+    def code() -> dict[str, Any]:
+        return trial_code(model, forward, conditions, spec.trial_options["own_metrics"])
+
     to_evaluation(model)
+    found = code()
     read = read_split if (folder / _ROWS / SPLIT).exists() else read_batches
-    evaluator = Evaluator(model, read(folder / _ROWS), forward=forward, **spec.evaluator_options)
+    same_process = spec.process == worker()
+    try:
+        evaluator = Evaluator(model, read(folder / _ROWS), forward=forward, **spec.evaluator_options)
+    except Exception:
+        check_worker_code(spec.code, found, same_process=same_process)  # the likely reason
+        raise
+    if found != spec.code:
+        found = code()  # with the attributes that a model of a factory gets when it is first called
+    check_worker_code(spec.code, found, same_process=same_process)
     evaluator.name = spec.name
     golden = np.load(folder / _GOLDEN)
     if not np.allclose(evaluator.golden.scores, golden, rtol=BOUND, atol=BOUND):
         raise RuntimeError("the model made here has other scores than the campaign's")
     if spec.full_run:
         evaluator.use_full_runs(spec.full_run)
-    return evaluator, [_condition(folder, condition, model) for condition in spec.conditions]
+    return evaluator, conditions
 
 
 def _condition(folder: Path, condition: ConditionSpec, model: nn.Module) -> Condition:
@@ -241,18 +271,19 @@ _MINE = threading.local()  # of a thread: its spec and runner; errors go into a 
 
 def run_chunk(spec: TrialSpec, work: Chunk) -> pa.Table:
     """Runs all trials of a chunk; an executor calls it in a worker. Evaluator and model stay for further chunks of the spec."""
-    if getattr(_MINE, "key", None) != spec.key:
-        _MINE.key = None
-        if multiprocessing.parent_process() is not None:
-            torch.set_num_threads(1)  # several processes with several threads each are far slower
-        _MINE.runner, _MINE.key = spec.runner(), spec.key
-    tables, remaining = [], work.trials
-    while remaining:
-        table, stopped = _MINE.runner(Chunk(work.condition, remaining))
-        if stopped is not None:
-            raise stopped
-        tables.append(table)
-        remaining = remaining[len(table) :]
+    with under_numerics(spec.numerics):
+        if getattr(_MINE, "key", None) != spec.key:
+            _MINE.key = None
+            if multiprocessing.parent_process() is not None:
+                torch.set_num_threads(1)  # several processes with several threads each are far slower
+            _MINE.runner, _MINE.key = spec.runner(), spec.key
+        tables, remaining = [], work.trials
+        while remaining:
+            table, stopped = _MINE.runner(Chunk(work.condition, remaining))
+            if stopped is not None:
+                raise stopped
+            tables.append(table)
+            remaining = remaining[len(table) :]
     return pa.concat_tables(tables).combine_chunks()
 
 

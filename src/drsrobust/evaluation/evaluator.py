@@ -29,6 +29,7 @@ from drsrobust.evaluation.tensor_probes import Probes, probe_tensors
 from drsrobust.injection import AppliedMap, ErrorMap, InjectionError, open_in, restore_leftovers
 from drsrobust.injection.apply import suspended
 from drsrobust.introspection.calling import Forward, device_of
+from drsrobust.introspection.numerics import numerics, numerics_text
 from drsrobust.introspection.ranks import Ranks
 from drsrobust.introspection.sharded import is_sharded
 from drsrobust.introspection.tensors import listed
@@ -78,6 +79,8 @@ class Evaluator:
         checkpoint: SHA-256 (hex) of the model's state.
         full_run: why every rerun is a full run; None otherwise. A rerun that finds that rows of a batch affect each other sets
             it.
+        numerics: settings of PyTorch under which it was made, as `torch.autocast`, where they are not the defaults; it
+            evaluates under these alone.
 
     Warns:
         UserWarning: the scores look like probabilities, and `output` is None: all of them, or of a task, lie in [0, 1], and
@@ -109,6 +112,7 @@ class Evaluator:
         check_module(model)
         check_model(model)
         self.ranks = Ranks() if is_sharded(model) else None
+        self.numerics = numerics()
         self.scoring = Scoring(forward, "logit" if output is None else output, task)
         if factory is not None:
             check_function("factory", factory, "a function without arguments that makes the module")
@@ -203,7 +207,8 @@ class Evaluator:
         Raises:
             InjectionError: transient errors could not be drawn.
             StreamError: a stream's blocks are not those of its first pass.
-            RuntimeError: the evaluator was made under a mitigation that is not attached now.
+            RuntimeError: the evaluator was made under a mitigation that is not attached now, or under another autocast, default
+                dtype or matmul precision than now.
         """
         self._check_attached()
         try:
@@ -354,7 +359,9 @@ class Evaluator:
             yield guarded
 
     def _check_attached(self) -> tuple[Mitigation, ...]:
-        """The mitigations that are attached to the model; those that the evaluator was made under must be among them."""
+        """The mitigations that are attached to the model; those that the evaluator was made under must be among them, and
+        PyTorch's settings those of then."""
+        self.check_numerics()
         attached = attached_mitigations(self.model)
         for mitigation in self._attached:
             if not any(other is mitigation for other in attached):
@@ -363,6 +370,14 @@ class Evaluator:
                     "`with evaluator.under(mitigation)`"
                 )
         return attached
+
+    def check_numerics(self) -> None:
+        """Raises RuntimeError if PyTorch's settings are not those under which the golden scores were computed."""
+        if (present := numerics()) != self.numerics:
+            raise RuntimeError(
+                f"this evaluator was made under {numerics_text(self.numerics)}, and now there is {numerics_text(present)}; use "
+                "it where it was made, or make a new one here"
+            )
 
     def _evaluation(self, scores: Any, changed: np.ndarray | None) -> Evaluation:
         """Metrics of scores [n] of which some rows may differ from the golden ones (None: any); or of a pass over a stream. Of

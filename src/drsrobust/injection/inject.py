@@ -46,7 +46,8 @@ def inject(
     mitigation: Protection | None = None,
 ) -> Iterator[ErrorMap]:
     """Errors in a model inside a `with` block; afterwards the model is bit for bit what it was, also if the block raises or is
-    interrupted. (A rare interrupt between two instructions may leave errors, which `restore(model)` undoes.)
+    interrupted. (An interrupt while Python itself enters or leaves the block may leave errors as long as its exception is
+    kept, as Jupyter keeps the last one; `restore(model)` undoes them.)
 
     Args:
         model: any module.
@@ -94,7 +95,11 @@ def inject(
                     stacklevel=3,
                 )
         finally:
-            injection.undo()
+            try:
+                injection.undo()
+            except KeyboardInterrupt:
+                injection.undo()  # from wherever it was interrupted
+                raise
 
 
 def _checked_pairs(pairs: object, target: object) -> list[Pair]:

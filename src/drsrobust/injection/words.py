@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from drsrobust.introspection.numerics import forget_casts
 from drsrobust.introspection.sharded import ShardedTable
 
 INTEGER_OF_BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of a word
@@ -29,7 +30,7 @@ class WordView:
         return self._view[torch.unravel_index(index, self._view.shape)]
 
     def write(self, index: torch.Tensor, words: torch.Tensor) -> None:
-        """Writes words [n] at distinct int64 indices [n]."""
+        """Writes words [n] at distinct int64 indices [n]; PyTorch forgets what it had computed of the old ones."""
         if self._inference and not torch.is_inference_mode_enabled():
             with torch.inference_mode():  # PyTorch allows writes to inference tensors nowhere else
                 return self.write(index, words)
@@ -37,6 +38,7 @@ class WordView:
             self._flat.scatter_(0, index, words)
         else:
             self._view[torch.unravel_index(index, self._view.shape)] = words
+        forget_casts()
 
     def read_uint64(self, index: np.ndarray) -> np.ndarray:
         """The words [n] at int64 indices [n] as uint64."""

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
-from drsrobust.introspection.code_digest import is_installed
+from drsrobust.introspection.numerics import forget_casts
+from drsrobust.introspection.origin import is_installed
 
 Forward = Callable[[nn.Module, Any], Any]
 _KEYWORDS = ("dense_features", "sparse_features")
@@ -36,7 +37,8 @@ def on_device_of(model: nn.Module, batch: Any) -> Any:
 
 
 def call(model: nn.Module, batch: Any, forward: Forward | None = None, number: int | None = None) -> Any:
-    """The output of a model for one batch, which is moved to the model's device unless that is the CPU.
+    """The output of a model for one batch, which is moved to the model's device unless that is the CPU. It is computed from the
+    present weights, also inside of `torch.autocast` and `parametrize.cached()`, which keep casts of earlier ones.
 
     Args:
         model: any module.
@@ -51,6 +53,7 @@ def call(model: nn.Module, batch: Any, forward: Forward | None = None, number: i
         Exception: of the model or of `forward`, of the same type; a RuntimeError where the type is not made of one text.
     """
     batch = on_device_of(model, batch)
+    forget_casts()
     if forward is None:
         forward = partial(_by_keywords, *_dense_and_sparse(batch))
     try:

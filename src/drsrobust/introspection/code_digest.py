@@ -6,17 +6,18 @@ counts by name and version. File names, line numbers, comments and docstrings of
 file that is not named. Objects count by class and attributes.
 """
 
+import copyreg
 import dis
 import functools
 import hashlib
+import importlib
 import importlib.util
 import inspect
+import random
 import sys
-import sysconfig
 import types
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,8 @@ import torch
 from torch import nn
 
 from drsrobust.introspection.embedding_modules import table_configs
+from drsrobust.introspection.origin import is_installed, origin
+from drsrobust.introspection.patched import patched_in, patched_members
 from drsrobust.introspection.sharded import is_collection
 from drsrobust.introspection.tensors import is_sparse, sparse_parts
 from drsrobust.introspection.wrappers import unwrapped
@@ -35,14 +38,18 @@ _NO_CODE = {
     *("__dataclass_params__", "__match_args__", "__slots__", "__slotnames__", "__firstlineno__"),
     "__static_attributes__",
 }
-# Attributes of modules that decide nothing: the mode, which evaluation sets; how a checkpoint was made; what is attached now; a
-# number that FBGEMM draws for each of its modules; what PyTorch sets in a module that is compiled or scripted.
-_NO_SETTINGS = {"training", "manifest", "_attached_mitigations", "uuid"}
-_NO_SETTINGS |= {"_compiled_call_impl", "_is_torch_compile", "__overloads__"}
+# Attributes of modules that decide nothing: the mode, which evaluation sets; what is attached now; what PyTorch sets in a
+# module that is compiled or scripted.
+_NO_SETTINGS = {"training", "_attached_mitigations", "_compiled_call_impl", "_is_torch_compile", "__overloads__"}
+# Of the modules of a package alone: how a checkpoint was made; a number that FBGEMM draws for each of its modules.
+_NO_SETTINGS_OF = {__name__.partition(".")[0]: {"manifest"}, "fbgemm_gpu": {"uuid"}}
+# Their state moves with each number that is drawn.
+_RANDOM = (np.random.Generator, np.random.BitGenerator, np.random.RandomState, torch.Generator, random.Random)
 _PLAIN = (type(None), type(...), type(NotImplemented), bool, int, float, complex, str, bytes)
 _NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format, np.dtype)
 _LRU_CACHE = type(functools.lru_cache(len))
 _GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME"}
+_DEEPEST = 4  # dots in the name of an installed module that code can reach
 _ATTRIBUTES = {"LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"}
 
 
@@ -119,6 +126,8 @@ class _Walk:
             return self._code(value, path)
         if isinstance(value, _NAMED):
             return self._write(kind.__name__, value)
+        if isinstance(value, _RANDOM):
+            return self._write("random numbers", kind.__qualname__)
         if self._again(value):
             return None
         if isinstance(value, type):
@@ -126,7 +135,9 @@ class _Walk:
         if isinstance(value, types.FunctionType):
             return self._function(value, path)
         if isinstance(value, types.ModuleType):
-            return self._write("module", *_origin(value.__name__))
+            return self._write("module", *origin(value.__name__))
+        if isinstance(value, _NotImported):
+            return self._write("module", *origin(value.name))
         if isinstance(value, torch.Tensor):
             return self._tensor(value, path)
         if isinstance(value, np.ndarray | np.generic):
@@ -175,11 +186,13 @@ class _Walk:
         path = f"{function.__module__}:{function.__qualname__}"
         self._write("function")
         if is_installed(module):
-            self._write(*_origin(module), code.co_qualname)
+            self._write(*origin(module), code.co_qualname)
         else:
             documentation = function.__doc__ if code.co_consts[:1] == (function.__doc__,) else None
             self._code(code, path, documentation)
-            for name, value in _named(code, function.__globals__):
+            cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+            held = {name: module for name, cell in cells if (module := _held_module(cell)) is not None}
+            for name, value in _named(code, function.__globals__, held):
                 self._write("global", name)
                 self.add(value, f"{path} uses {name}")
         self._each((function.__defaults__, function.__kwdefaults__), path)
@@ -203,7 +216,8 @@ class _Walk:
     def _class(self, kind: type, path: str) -> None:
         self._write("class", kind.__qualname__)
         if is_installed(kind.__module__):
-            return self._write(*_origin(kind.__module__))
+            self._write(*origin(kind.__module__))
+            return self._attributes(patched, path) if (patched := patched_members(kind)) else None
         self._each((kind.__bases__, type(kind)), path)
         members = {name: value for name, value in vars(kind).items() if name not in _NO_CODE}
         return self._attributes(members, f"{kind.__module__}:{kind.__qualname__}")
@@ -237,11 +251,13 @@ class _Walk:
                 return self._write(
                     "callable", getattr(value, "__module__", ""), value.__name__
                 )  # of a compiled extension
-            self.missing = self.missing or f"{path} ({error})"
-            return None
+            if kind not in copyreg.dispatch_table:
+                self.missing = self.missing or f"{path} ({error})"
+                return None
+            reduced = copyreg.dispatch_table[kind](value)  # as pickle does, of a compiled regular expression
         self._alive.append(reduced)
         if isinstance(reduced, str):
-            return self._write("global", *_origin(getattr(value, "__module__", None) or kind.__module__), reduced)
+            return self._write("global", *origin(getattr(value, "__module__", None) or kind.__module__), reduced)
         function, arguments, settings, *items = (*reduced, *(None,) * (5 - len(reduced)))[:5]
         self._each((function, arguments), path)
         for part in settings if isinstance(settings, tuple) else (settings,):
@@ -287,7 +303,9 @@ def _said(value: Any) -> str | None:
 
 def _module_settings(module: nn.Module) -> dict[str, Any]:
     """Attributes of a module. Hooks have their order in place of their handles' numbers, which count through the process."""
-    settings = {name: value for name, value in vars(module).items() if name not in _NO_SETTINGS}
+    packages = {kind.__module__.partition(".")[0] for kind in type(module).__mro__}
+    none = _NO_SETTINGS.union(*(_NO_SETTINGS_OF.get(package, ()) for package in packages))
+    settings = {name: value for name, value in vars(module).items() if name not in none}
     numbers = sorted({key for name, value in settings.items() if name.endswith("_hooks") and value for key in value})
     order = {number: place for place, number in enumerate(numbers)}
     for name, value in settings.items():
@@ -296,8 +314,18 @@ def _module_settings(module: nn.Module) -> dict[str, Any]:
     return settings
 
 
-def _named(code: types.CodeType, namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Globals that a function's code names, and what it takes from modules of the user, by name."""
+def _held_module(cell: types.CellType) -> types.ModuleType | None:
+    try:
+        return cell.cell_contents if isinstance(cell.cell_contents, types.ModuleType) else None
+    except ValueError:  # an empty cell
+        return None
+
+
+def _named(
+    code: types.CodeType, namespace: Mapping[str, Any], held: Mapping[str, types.ModuleType]
+) -> Iterator[tuple[str, Any]]:
+    """Globals that a function's code names, what it takes from modules of the user, and what of the user it finds in installed
+    ones, by name. `held` are modules in its closure."""
     names, attributes, imports = _names(code)
     named = {name: namespace[name] for name in names if name in namespace}
     package = namespace.get("__package__") or ""
@@ -306,15 +334,47 @@ def _named(code: types.CodeType, namespace: Mapping[str, Any]) -> Iterator[tuple
             name = importlib.util.resolve_name("." * level + name, package) if level else name
         except ImportError:
             continue
-        if name in sys.modules:
-            named[name] = sys.modules[name]
-    pending = list(named.items())
+        if (module := _imported(name)) is not None:
+            named[name] = module
+    pending = [*named.items(), *held.items()]
     for name, value in pending:
-        if isinstance(value, types.ModuleType) and not is_installed(value.__name__):
-            inner = {f"{name}.{part}": vars(value)[part] for part in attributes if part in vars(value)}
-            pending += [item for item in inner.items() if item[0] not in named]
-            named |= inner
+        if not isinstance(value, types.ModuleType):
+            continue
+        inner = {part: vars(value)[part] for part in attributes if part in vars(value)}
+        if is_installed(value.__name__):
+            below = {part: each for part, each in inner.items() if isinstance(each, types.ModuleType)}
+            pending += [
+                (f"{name}.{part}", each) for part, each in below.items() if f"{name}.{part}".count(".") < _DEEPEST
+            ]
+            inner = patched_in(value, attributes)
+            named |= {f"{name}.{part}": each for part, each in inner.items()}
+            continue
+        inner = {f"{name}.{part}": each for part, each in inner.items()}
+        pending += [item for item in inner.items() if item[0] not in named]
+        named |= inner
     return iter(sorted(named.items()))
+
+
+class _NotImported(NamedTuple):
+    """An installed module that code names and that nobody has imported yet."""
+
+    name: str
+
+
+_not_imported = functools.cache(_NotImported)  # one object each, as a module is
+
+
+def _imported(name: str) -> types.ModuleType | _NotImported | None:
+    """A module that code imports when it runs, so that its digest does not depend on whether it ran. One of the user is
+    imported; None if it cannot be."""
+    if name in sys.modules:
+        return sys.modules[name]
+    if is_installed(name):
+        return _not_imported(name)
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit):
+        return None
 
 
 @functools.lru_cache(maxsize=4096)
@@ -336,36 +396,3 @@ def _names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], frozen
             for target, inner in zip((names, attributes, imports), _names(constant), strict=True):
                 target |= inner
     return frozenset(names), frozenset(attributes), frozenset(imports)
-
-
-_PLACES = tuple(
-    {sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    | {f"{place}/" for place in sys.path if place.endswith(("site-packages", "dist-packages"))}
-)
-
-
-@functools.lru_cache(maxsize=4096)
-def is_installed(module: str) -> bool:
-    """Whether a module belongs to Python, an installed distribution or this package, and not to the user."""
-    if module.partition(".")[0] == __name__.partition(".")[0]:
-        return True
-    if module == "__main__" or module not in sys.modules:
-        return False
-    file = getattr(sys.modules[module], "__file__", None)
-    if file is None:  # a namespace package, or compiled into Python
-        return not hasattr(sys.modules[module], "__path__")
-    return file.startswith(_PLACES)
-
-
-@functools.cache
-def _origin(module: str) -> tuple[str, str]:
-    """A module's name, and the version of its distribution; the name alone of a module of Python or of the user."""
-    if not is_installed(module):
-        return module, ""
-    top = module.partition(".")[0]
-    if top in sys.stdlib_module_names:
-        return module, ""
-    try:
-        return module, version(top)
-    except PackageNotFoundError:
-        return module, ", ".join(f"{name} {version(name)}" for name in packages_distributions().get(top, ()))

@@ -3,7 +3,7 @@
 import math
 import time
 import warnings
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from drsrobust._hashing import digest
 from drsrobust._processes import threads
 from drsrobust._progress import progress_bar
 from drsrobust.data import Dataset
+from drsrobust.introspection.numerics import forget_casts
 from drsrobust.introspection.tensors import component_of, named_tensors
 from drsrobust.metrics import auc, log_loss, normalised_entropy
 from drsrobust.models import padded_batches, score, state_digest
@@ -76,15 +77,15 @@ class Trainer:
         return loss
 
     def backward(self, batch: "Batch") -> float:
-        """Computes the gradients of a batch; returns the mean loss of its rows, in nats."""
+        """Computes the gradients of a batch; returns the mean loss of its rows, in nats. Autocast is what `precision` says,
+        whatever it is around the training."""
         if self.device.type != "cpu":
             batch = batch.to(self.device)
         self.optimizer.zero_grad(set_to_none=True)
         precision = self.settings.precision
-        autocast = (
-            torch.autocast(self.device.type, getattr(torch, precision)) if precision != "float32" else nullcontext()
-        )
-        with autocast:
+        forget_casts()  # an autocast around the training would keep those of the last step
+        dtype = getattr(torch, precision) if precision != "float32" else None
+        with torch.autocast(self.device.type, dtype, enabled=dtype is not None):
             logits = self.model(dense_features=batch.dense_features, sparse_features=batch.sparse_features)
         loss = binary_cross_entropy_with_logits(logits.float().reshape(-1), batch.labels)
         loss.backward()
@@ -152,7 +153,11 @@ def fit(
         )
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     cuda = [device] if device.type == "cuda" else []
-    with threads(1), torch.random.fork_rng(devices=cuda), fused_tables(model, settings) as fused:
+    with ExitStack() as stack:
+        stack.enter_context(torch.autocast(device.type, enabled=False))  # one around it would choose other weights
+        stack.enter_context(threads(1))
+        stack.enter_context(torch.random.fork_rng(devices=cuda))
+        fused = stack.enter_context(fused_tables(model, settings))
         torch.manual_seed(settings.seed)
         run = _Run(model, data, settings, fused, snapshot)
         with progress_bar(last_epoch(run.curve, settings) * run.steps, "training", progress=progress) as bar:

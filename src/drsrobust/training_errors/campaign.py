@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
-from functools import cached_property, partial
+from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +21,13 @@ from drsrobust.campaign.conditions import condition_triples
 from drsrobust.campaign.model_file import NotPicklable
 from drsrobust.campaign.shards import Shard
 from drsrobust.campaign.stored_trials import StoredTrials, check_run
+from drsrobust.campaign.trial import worker
+from drsrobust.campaign.workers import new_key
 from drsrobust.data import Dataset, Split
 from drsrobust.injection import ErrorModel, Target, Transient, as_target, restore_leftovers
 from drsrobust.injection.error_clock import VERSION
-from drsrobust.introspection.code_digest import short_digest
-from drsrobust.introspection.tensors import component_of, listed
+from drsrobust.introspection.numerics import numerics
+from drsrobust.introspection.tensors import component_of
 from drsrobust.models import build_model, default_sizes, model_name, state_digest
 from drsrobust.statistics.intervals import wilson
 from drsrobust.training import Settings, default_settings
@@ -33,7 +35,7 @@ from drsrobust.training_errors.actions import Action
 from drsrobust.training_errors.continuation import Continuation, alone, condition_of
 from drsrobust.training_errors.detectors import GradientNorm, LossSpike, NonFinite
 from drsrobust.training_errors.steps import Detector, Run, StepBatches
-from drsrobust.training_errors.trial import TrainingRunner, TrainingSpec, Trials, columns
+from drsrobust.training_errors.trial import TrainingRunner, TrainingSpec, Trials, columns, training_code
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -152,31 +154,36 @@ class TrainingCampaign(StoredTrials):
         self._components = component_of(self._run.model)
         self.conditions = [condition_of(self._run, *pair) for pair in self._pairs]
         missing: list[str] = []
-        code = partial(short_digest, missing=missing)
-        self._what = {
+        self._what = self._present(missing) | {
             "format": FORMAT,
             "kind": "errors during training",
             "model": self._continuation.name,
             "start": start,
-            "model code": code(model, [entry.tensor for entry in listed(model)]),
             "train": data.train.fingerprint,
             "dataset": data.name,
-            "data": self._continuation.rows.fingerprint,
-            "settings": asdict(settings),
             "steps": [warm_up, list(evaluate_at), list(self._when), watch],
-            "conditions": [[*c.key, c.definition, code(c.error_model)] for c in self.conditions],
-            "detectors": [[one.name, code(one)] for one in self._detectors],
-            "actions": [[one.name, code(one)] for one in self._actions],
-            "seed": self._seed,
             "error clock": VERSION,
-            "protocol": label,
         }
+        self._note_code()
         self._checked: set[int] = set()
         self._is_temporary = store is None and bool(missing)
         if store is None:
             folder = f"training-{self._continuation.name}-{data.name.replace('/', '-')}-{digest(self._what)[:16]}"
             store = self._temporary(folder, missing[0]) if missing else cache_folder("campaigns", folder)
         self.store = self._store(expanded("store", store).resolve())
+
+    def _present(self, missing: list[str] | None = None) -> dict[str, Any]:
+        follow = self._continuation
+        error_models = [condition.error_model for condition in self.conditions]
+        code = training_code(follow, error_models, self._actions, missing)
+        conditions = zip(self.conditions, code["conditions"], strict=True)
+        return code | {
+            "data": follow.rows.fingerprint,
+            "settings": asdict(follow.settings),
+            "conditions": [[*c.key, c.definition, part] for c, part in conditions],
+            "seed": self._seed,
+            "protocol": self._label,
+        }
 
     @property
     def name(self) -> str:
@@ -208,10 +215,14 @@ class TrainingCampaign(StoredTrials):
         if shard is not None:
             part = self._of_shard(Shard.read(shard))
             return part.run(workers=workers, executor=executor, progress=progress)
+        self._check_code()
         if executor is not None or (workers or 1) > 1:
             self._check_workers()
-        with self.store.writing():
-            self._compute(TrainingRunner(self._trials), workers, executor, progress)
+        try:
+            with self.store.writing():
+                self._compute(TrainingRunner(self._trials), workers, executor, progress)
+        finally:
+            self._note_code()
         return self.table()
 
     def _check_workers(self) -> None:
@@ -226,7 +237,8 @@ class TrainingCampaign(StoredTrials):
             ) from None
 
     def _worker_spec(self, workers: int) -> AbstractContextManager[TrainingSpec]:
-        return nullcontext(TrainingSpec(self._worker_content(), self.store.identity))
+        trials = self._trials
+        return nullcontext(TrainingSpec(self._worker_content(), new_key(), numerics(), trials.code(), worker()))
 
     def table(self) -> "pd.DataFrame":
         """One row per finished trial, as of `Campaign.table`: `auc` after the last step, `auc_golden` without the error, and

@@ -105,7 +105,8 @@ class Outcome:
 
 
 class Continuation:
-    """A snapshot of training on the CPU, and what follows it; arguments as of `TrainingCampaign`. It can be pickled."""
+    """A snapshot of training on the CPU, and what follows it; arguments as of `TrainingCampaign`. It can be pickled. `model` is
+    as before training, and each run has a copy of it."""
 
     def __init__(
         self,
@@ -120,9 +121,9 @@ class Continuation:
     ) -> None:
         self.name, self.rows, self.settings = model_name(model), rows, settings
         self.warm_up, self.evaluate_at, self.watch = warm_up, tuple(evaluate_at), watch
-        self.detectors, self._model = tuple(detectors), copy.deepcopy(model).cpu()
+        self.detectors, self.model = tuple(detectors), copy.deepcopy(model).cpu()
         with alone(settings.seed):
-            run = Run(copy.deepcopy(self._model), settings, StepBatches(train, settings, 0, warm_up), self.detectors)
+            run = Run(copy.deepcopy(self.model), settings, StepBatches(train, settings, 0, warm_up), self.detectors)
             run.advance(warm_up)
             self._start = run.state()
         self._batches = StepBatches(train, settings, warm_up, self.evaluate_at[-1])
@@ -130,7 +131,7 @@ class Continuation:
     def run(self, batches: StepBatches | None = None, detectors: Sequence[Detector] | None = None) -> Run:
         """A training run in the state of the snapshot, of a model of its own."""
         chosen = self.detectors if detectors is None else detectors
-        run = Run(copy.deepcopy(self._model), self.settings, batches or self._batches, chosen)
+        run = Run(copy.deepcopy(self.model), self.settings, batches or self._batches, chosen)
         self.restart(run)
         return run
 

@@ -13,7 +13,9 @@ from drsrobust.campaign.conditions import Condition
 from drsrobust.campaign.schedule import SHORTEST_CHUNK, Chunk
 from drsrobust.campaign.table import SCHEMA, stored_schema
 from drsrobust.campaign.trial import audit, run_trials, trial_seed, worker
+from drsrobust.campaign.trial_code import check_worker_code, model_code, surrounding_code
 from drsrobust.injection import ErrorModel
+from drsrobust.introspection.code_digest import short_digest
 from drsrobust.training_errors.actions import Action
 from drsrobust.training_errors.continuation import Continuation, Outcome, TrainingError, alone, condition_of, random_of
 from drsrobust.training_errors.steps import Detector, Run
@@ -23,6 +25,22 @@ def columns(detectors: Sequence[Detector], actions: Sequence[Action]) -> tuple[s
     """Names of the columns that a training campaign's table has beyond those of every campaign."""
     alarms = (f"alarm_{one.name}" for one in detectors)
     return ("step", "auc_drop_first", *alarms, *(f"auc_{action.name}" for action in actions))
+
+
+def training_code(
+    continuation: Continuation,
+    error_models: Sequence[ErrorModel],
+    actions: Sequence[Action],
+    missing: list[str] | None = None,
+) -> dict[str, Any]:
+    """The digests of the model, and by error model, detector and action of theirs; with `surrounding_code`."""
+    code = partial(short_digest, missing=[] if missing is None else missing)
+    return {
+        "model code": model_code(continuation.model, missing),
+        "conditions": [code(one) for one in error_models],
+        "detectors": [[one.name, code(one)] for one in continuation.detectors],
+        "actions": [[one.name, code(one)] for one in actions],
+    } | surrounding_code(missing)
 
 
 @dataclass
@@ -36,6 +54,10 @@ class Trials:
     actions: tuple[Action, ...]
     seed: int
     label: str
+
+    def code(self) -> dict[str, Any]:
+        """As `training_code`."""
+        return training_code(self.continuation, [error for error, _ in self.pairs], self.actions)
 
     def row(self, run: Run, condition: Condition, trial: int) -> dict[str, Any]:
         """One trial: a row of the table, with the values that only the store has."""
@@ -96,7 +118,16 @@ class TrainingSpec:
 
     content: bytes
     key: str
+    numerics: dict[str, Any]
+    code: dict[str, Any]
+    process: str  # that made it
 
     def runner(self) -> TrainingRunner:
-        """Computes chunks in this process."""
-        return TrainingRunner(cloudpickle.loads(self.content))
+        """Computes chunks in this process.
+
+        Raises:
+            RuntimeError: it would run other code than the campaign's.
+        """
+        trials: Trials = cloudpickle.loads(self.content)
+        check_worker_code(self.code, trials.code(), same_process=self.process == worker())
+        return TrainingRunner(trials)
