@@ -25,6 +25,7 @@ from drsrobust.campaign.sampling import StratifiedSchedule, StratifiedTable, fam
 from drsrobust.campaign.schedule import Schedule
 from drsrobust.campaign.sharded import LeadingRunner, follow
 from drsrobust.campaign.shards import Shard, full_run_of, shard_folders
+from drsrobust.campaign.stored_probes import StoredProbes
 from drsrobust.campaign.stored_trials import StoredTrials, check_run, raised_trials
 from drsrobust.campaign.table import SCHEMA
 from drsrobust.campaign.trial import LocalRunner
@@ -342,9 +343,15 @@ class Campaign(StoredTrials):
         with self.store.writing():
             if self._shard and not self.store.full_run and (why := full_run_of(shard_folders(self._whole.folder))):
                 self.store.restart(why)  # trials of shards must be alike
+            probes = StoredProbes(self.store, self.conditions)
+            found = self.evaluator.probe(probes.tensors)
+            if text := probes.unread_targets(found.unread):
+                warnings.warn(f"{self.evaluator.name}: {text}", stacklevel=3)
             if self.store.full_run and not self.evaluator.full_run:
                 warnings.warn(f"{self.evaluator.name}: reruns are full runs: {self.store.full_run}", stacklevel=3)
                 runner.use_full_runs(self.store.full_run)
+            if not self._checked:
+                probes.check(runner.probe_target)
             try:
                 self._compute(runner, workers, executor, progress)
             except CoupledRowsError as coupled:
@@ -352,6 +359,7 @@ class Campaign(StoredTrials):
                 runner.use_full_runs(str(coupled))
                 self.store.restart(str(coupled))
                 self._compute(runner, workers, executor, progress)
+            probes.keep(found, runner.probe_target)
 
     @property
     def name(self) -> str:

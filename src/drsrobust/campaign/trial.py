@@ -5,7 +5,8 @@ import os
 import platform
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -300,11 +301,28 @@ class LocalRunner:
             self.begin(work.condition, trial)
             return run_trial(self._evaluator, condition, trial, guarded=guarded, **self._options)
 
+        with self._under(condition) as guarded:
+            guarded.probe()
+            guarded = None if condition.mitigation is None else guarded
+            return run_trials(partial(row, guarded=guarded), work, seconds, schema)
+
+    @contextmanager
+    def _under(self, condition: Condition) -> Iterator[Evaluator]:
+        """The evaluator under a condition's mitigation, while the block runs."""
         if condition.mitigation is None:
-            return run_trials(row, work, seconds, schema)
+            yield self._evaluator
+            return
         with self._evaluator.under(condition.mitigation, self._guarded.get(condition.identity)) as guarded:
             self._guarded[condition.identity] = guarded
-            return run_trials(partial(row, guarded=guarded), work, seconds, schema)
+            yield guarded
+
+    def probe_target(self, number: int) -> list[Any] | None:
+        """As `Evaluator.probe_target`, of a condition's target in memory under its mitigation; None of a sharded model."""
+        condition = self._conditions[number]
+        if self._evaluator.ranks is not None:
+            return None
+        with self._under(condition) as guarded:
+            return guarded.probe_target(condition.space)
 
     def begin(self, condition: int, trial: int) -> None:
         """Called before each trial."""

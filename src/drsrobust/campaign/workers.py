@@ -37,6 +37,7 @@ from drsrobust.data.cache import SPLIT, read_split, write_split
 from drsrobust.data.own_batches import read_batches, write_batches
 from drsrobust.evaluation import Evaluator
 from drsrobust.evaluation.affected_rows import BOUND
+from drsrobust.evaluation.tensor_probes import Probes
 from drsrobust.injection import ErrorModel, Transient
 from drsrobust.introspection.numerics import under_numerics
 from drsrobust.introspection.tensors import is_sparse, is_wrapper, listed
@@ -84,6 +85,7 @@ class WorkerSpec:
         conditions: the grid.
         trial_options: of `run_trial`.
         full_run: why every rerun is a full run; None if reruns are partial.
+        probes: of the evaluator.
     """
 
     folder: Path
@@ -98,6 +100,7 @@ class WorkerSpec:
     conditions: tuple[ConditionSpec, ...]
     trial_options: dict[str, Any]
     full_run: str | None
+    probes: Probes
 
     def runner(self) -> LocalRunner:
         return LocalRunner(*unpacked(self), self.trial_options)
@@ -163,6 +166,7 @@ def worker_files(
             tuple(specs),
             trial_options,
             evaluator.full_run,
+            evaluator.probe(),
         )
 
 
@@ -253,6 +257,7 @@ def _loaded(spec: WorkerSpec, folder: Path) -> tuple[Evaluator, list[Condition]]
         raise RuntimeError("the model made here has other scores than the campaign's")
     if spec.full_run:
         evaluator.use_full_runs(spec.full_run)
+    evaluator.probe(spec.probes, quiet=True)
     return evaluator, conditions
 
 

@@ -4,7 +4,7 @@ import copy
 import logging
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,8 +25,8 @@ from drsrobust.evaluation.evaluation import NUMBERS, Evaluation, TaskMetrics, co
 from drsrobust.evaluation.golden_scores import check_finite, warn_of_probabilities
 from drsrobust.evaluation.sharded_rows import ShardedRows
 from drsrobust.evaluation.stream_passes import StreamPasses
-from drsrobust.evaluation.tensor_probes import Probes, probe_tensors
-from drsrobust.injection import AppliedMap, ErrorMap, InjectionError, open_in, restore_leftovers
+from drsrobust.evaluation.tensor_probes import Probes, probe_tensors, target_maps
+from drsrobust.injection import AddressSpace, AppliedMap, ErrorMap, InjectionError, open_in, restore_leftovers
 from drsrobust.injection.apply import suspended
 from drsrobust.introspection.calling import Forward, device_of
 from drsrobust.introspection.numerics import numerics, numerics_text
@@ -276,39 +276,50 @@ class Evaluator:
             return self.golden.unreached()
         return self._evaluation(scores, changed)
 
-    def probe(self, known: Probes | None = None) -> Probes:
+    def probe(self, known: Probes | None = None, *, quiet: bool = False) -> Probes:
         """Flips a bit of all words of one tensor after the other, and compares a rerun with a full run on a few rows, once:
         what `rerun` does first. The model must be without errors.
 
         Args:
             known: what another evaluator of the same model, rows and protection found; nothing is computed then.
+            quiet: without warnings.
 
         Warns:
             UserWarning: tensors that the model reads, and that no score depends on; or why reruns are full runs from now on.
         """
-        if not self._probes:
-            if known is None and isinstance(self._reach, AffectedRows):
-                computes = any(mitigation.computes for mitigation in self._attached)
-                reruns = self.full_run is None
-                known = probe_tensors(self.model, self._reach, reruns=reruns, effects=not computes)
-            self._probes.append(known or Probes())
-            if self._probes[0].rounded:
-                logging.getLogger(__name__).info(
-                    "%s: reruns with errors in %s have other last bits than full runs",
-                    self.name,
-                    ", ".join(self._probes[0].rounded),
-                )
-            if names := self._probes[0].without_effect:
-                warnings.warn(
-                    f"{self.name}: no score depends on {', '.join(names)}; does the model keep what it computed from "
-                    f"{'it' if len(names) == 1 else 'them'}? Errors there do nothing then: pass a forward= that drops what the "
-                    "model keeps",
-                    stacklevel=3,
-                )
-        if self._probes[0].full_run and self.full_run is None:
-            warnings.warn(f"{self.name}: reruns are full runs: {self._probes[0].full_run}", stacklevel=3)
-            self.use_full_runs(self._probes[0].full_run)
-        return self._probes[0]
+        if self._probes:
+            return self._probes[0]
+        if known is None and isinstance(self._reach, AffectedRows):
+            computes = any(mitigation.computes for mitigation in self._attached)
+            known = probe_tensors(self.model, self._reach, reruns=self.full_run is None, effects=not computes)
+        self._probes.append(known := known or Probes())
+        if known.rounded:
+            text = f"{self.name}: reruns with errors in {', '.join(known.rounded)} have other last bits than full runs"
+            logging.getLogger(__name__).info(text)
+        if known.without_effect and not quiet:
+            names, pronoun = ", ".join(known.without_effect), "it" if len(known.without_effect) == 1 else "them"
+            warnings.warn(
+                f"{self.name}: no score depends on {names}; does the model keep what it computed from {pronoun}? Errors there "
+                "do nothing then: pass a forward= that drops what the model keeps",
+                stacklevel=3,
+            )
+        if known.full_run and self.full_run is None:
+            if not quiet:
+                warnings.warn(f"{self.name}: reruns are full runs: {known.full_run}", stacklevel=3)
+            self.use_full_runs(known.full_run)
+        return known
+
+    def probe_target(self, space: AddressSpace) -> list[list[Any]]:
+        """Outcome, AUC, log loss, NaN and infinite rows with errors that surely reach scores which depend on a target: what
+        shows that code and data are those of another time. The model must be without errors."""
+        results = []
+        for maps in target_maps(self.model, space):
+            with ExitStack() as block:
+                for error_map in maps:
+                    block.enter_context(error_map.applied(self.model))
+                result = self.run()
+            results.append([result.outcome, result.auc, result.logloss, result.nan_rows, result.inf_rows])
+        return results
 
     def use_full_runs(self, why: str) -> None:
         """Makes all later reruns full runs, without a warning."""

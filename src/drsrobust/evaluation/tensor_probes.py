@@ -8,17 +8,17 @@ A probe scores few rows where rows do not depend on each other, else one of the 
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from torch import nn
 
 from drsrobust.evaluation.affected_rows import AffectedRows, CoupledRowsError, near
-from drsrobust.injection import AddressSpace, ErrorMap
+from drsrobust.injection import AddressSpace, ErrorMap, FixedCount
 from drsrobust.injection.address_space import TargetTensor
 from drsrobust.injection.apply import AppliedMap
 from drsrobust.injection.error_map import Fingerprint
-from drsrobust.injection.number_formats import PADDING
+from drsrobust.injection.number_formats import PADDING, TOP
 from drsrobust.injection.stored import Memory, check, stored
 from drsrobust.introspection.tensors import listed
 
@@ -84,6 +84,23 @@ def flips(model: nn.Module, memory: Memory, name: str, rows: np.ndarray | None =
     fingerprint = (Fingerprint(name, target.shape, target.format.name, target.component),)
     tensor = np.zeros(int(hit.sum()), np.int32)
     return ErrorMap(tensor, words[hit], mask[hit], fingerprint, 0, "the probe of a tensor", space.bits)
+
+
+def target_maps(model: nn.Module, space: AddressSpace) -> list[list[ErrorMap]]:
+    """Two sets of error maps that surely reach scores which depend on a target: the flips of a probe in all of its words (of a
+    large tensor in its first ones), and the highest bit of the exponent in 16 of them."""
+    memory, of_words = stored(model), []
+    for tensor in space.tensors:
+        rows = tensor.rows
+        if tensor.width is None and tensor.targeted > WHOLE:
+            rows = (np.arange(tensor.shape[0]) if rows is None else rows)[: max(1, WHOLE // max(1, tensor.row_words))]
+        error_map = flips(model, memory, tensor.name, rows) if tensor.width is None else None
+        of_words += [] if error_map is None else [error_map]
+    sets = [of_words]
+    with suppress(ValueError):  # formats without an exponent
+        top = FixedCount(1, bits=(TOP,))
+        sets.append([replace(top, k=min(16, top.eligible(space).bits)).sample(space, seed=0)])
+    return sets
 
 
 def probe_tensors(model: nn.Module, reach: AffectedRows, *, reruns: bool, effects: bool) -> Probes:
