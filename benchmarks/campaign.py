@@ -24,7 +24,7 @@ from benchmarks.common import (
     text,
     verdict_text,
 )
-from benchmarks.op_profile import price_of_checks, profile
+from benchmarks.op_profile import price_of_checks, price_of_seeing, profile
 from benchmarks.published_loop import LoopTrial, OneFlipLoop, ReloadLoop
 from benchmarks.trial_cost import TrialCost, campaign_of
 from drsrobust._processes import threads
@@ -117,7 +117,8 @@ def campaign_cost(
                 bar.total += len(chosen) * (len(errors) + 1)
                 bar.set_postfix_str(case.name)
                 remarks += [f"{case.name}: {case.remark}"] if case.remark else []
-                evaluator = Evaluator(case.model, case.rows)
+                evaluator, made, probed = price_of_seeing(case)
+                remarks.append(f"{case.name}: an Evaluator takes {made:.1f} golden runs, its probes {probed:.1f}, once")
                 rows += _case(case, evaluator, chosen, errors, seconds, loop_trials, bar.update)
                 parts += _profiles(case, evaluator, chosen, seconds)
                 for target, error in PROFILED:

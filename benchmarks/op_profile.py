@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from benchmarks.common import Case
 from benchmarks.trial_cost import campaign_of
 from drsrobust._processes import threads
 from drsrobust.campaign import Campaign, Store
@@ -210,6 +211,22 @@ def price_of_checks(evaluator: Evaluator, error: ErrorModel, target: str, trials
             finally:
                 injection.undo()
     return seconds[evaluator] / seconds[quick]
+
+
+def price_of_seeing(case: Case) -> tuple[Evaluator, float, float]:
+    """An evaluator; the CPU time in which it was made, and that of its probes of tensors, in golden runs."""
+    with threads(1):
+        start = time.process_time()
+        evaluator = Evaluator(case.model, case.rows)
+        made = time.process_time() - start
+        runs = []
+        for _ in range(3):
+            start = time.process_time()
+            evaluator.run()
+            runs.append(time.process_time() - start)
+        start = time.process_time()
+        evaluator.probe()
+        return evaluator, made / min(runs), (time.process_time() - start) / min(runs)
 
 
 def profile(evaluator: Evaluator, error: ErrorModel, target: str, trials: int) -> list[dict[str, Any]]:

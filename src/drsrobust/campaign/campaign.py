@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PLAIN, STRATIFIED = SAMPLING = ("plain", "stratified")
-STORE_FORMAT = 10  # of what a trial computes and stores: raise it when that changes
+STORE_FORMAT = 11  # of what a trial computes and stores: raise it when that changes
 
 
 class Campaign(StoredTrials):

@@ -135,7 +135,10 @@ def _memory(tensor: torch.Tensor) -> int | None:
     """Where the memory begins of which a tensor is a view; None if it has none of its own."""
     if tensor.layout is not torch.strided or tensor.is_meta or is_lazy(tensor) or not tensor.numel():
         return None
-    return tensor.untyped_storage().data_ptr() or None
+    try:
+        return tensor.untyped_storage().data_ptr() or None
+    except (NotImplementedError, RuntimeError):  # a wrapper around other tensors
+        return None
 
 
 def fake_quantized(model: nn.Module) -> Iterator[str]:
