@@ -10,7 +10,7 @@ of all of it: where no critical bit flips, maps with and without such flips are 
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -45,7 +45,7 @@ class Stratum:
         error_model: that draws its maps.
         bounded_within: the largest `SPREAD` of a mitigation under which no map of it is taken to lose more than those that
             were drawn; None: there may always be worse ones.
-        unless: the name of a pilot. Where this shows harm, no bound is taken.
+        unless: names of pilots. Where one of them shows harm, no bound is taken.
         pilot_share: of a pilot with many flips of one kind in a map: the mean number of these in plain maps without critical
             flips, times the probability of such maps, over the number in the pilot's maps. None: no pilot.
     """
@@ -62,10 +62,15 @@ class Stratum:
         """Whether its trials have no weight."""
         return self.pilot_share is not None
 
-    def is_bounded(self, spread: str) -> bool:
-        """Whether its losses are taken to be bounded by those seen under a mitigation that moves errors so far, if its pilots
-        show no harm."""
-        return self.bounded_within is not None and SPREAD.index(spread) <= SPREAD.index(self.bounded_within)
+    def is_bounded(self, spread: str, harmful: Collection[str] = ()) -> bool:
+        """Whether its losses are taken to be bounded by those seen under a mitigation that moves errors so far.
+
+        Args:
+            spread: of the mitigation.
+            harmful: the names of the pilots that show harm.
+        """
+        is_known = self.bounded_within is not None and not set(harmful) & set(self.unless)
+        return is_known and SPREAD.index(spread) <= SPREAD.index(self.bounded_within)
 
 
 def harmful_pilots(strata: Sequence[Stratum], losses: Sequence[np.ndarray]) -> set[str]:
