@@ -160,14 +160,16 @@ class CriticalBits:
 
     def _parts(self, eligible: AddressSpace, critical: AddressSpace) -> "Parts":
         of_critical = {bits.tensor.name: bits.masks for bits in critical.eligible}
-        others, mild, rest = [], [], []
+        others, mild, rest, joined = [], [], [], []
         for bits in eligible.eligible:
             left = bits.masks & ~of_critical.get(bits.tensor.name, np.uint64(0))
             harmful = left & (np.uint64(0) if self._is_large_table(bits.tensor) else harmful_masks(bits.tensor.format))
             others.append(_with_bits(bits.tensor, harmful))
             rest.append(_with_bits(bits.tensor, left & ~harmful))
             mild += [] if self._is_large_table(bits.tensor) else rest[-1:]
-        return Parts(critical, *(AddressSpace(filter(None, tensors)) for tensors in (others, mild, rest)))
+            wrong = of_critical.get(bits.tensor.name, np.uint64(0)) | harmful
+            joined.append(_with_bits(bits.tensor, np.broadcast_to(wrong, bits.masks.shape)))
+        return Parts(critical, *(AddressSpace(filter(None, tensors)) for tensors in (others, mild, rest, joined)))
 
     def _is_large_table(self, tensor: TargetTensor) -> bool:
         return tensor.stored is not None and tensor.stored.embedding and tensor.shape[0] > self.table_rows
@@ -181,12 +183,14 @@ class Parts(NamedTuple):
         others: the other bits of sign and exponent (`harmful_masks`), outside of large tables.
         mild: all others there, as of mantissas.
         rest: `mild` and all bits of large tables.
+        harmful: `critical` and `others`.
     """
 
     critical: AddressSpace
     others: AddressSpace
     mild: AddressSpace
     rest: AddressSpace
+    harmful: AddressSpace
 
 
 def _with_bits(tensor: TargetTensor, masks: np.ndarray) -> TargetTensor | None:
@@ -194,7 +198,7 @@ def _with_bits(tensor: TargetTensor, masks: np.ndarray) -> TargetTensor | None:
     if not masks.any():
         return None
     layout = tensor.format
-    return replace(tensor, format=Format(layout.name, layout.dtype, {"value": masks, PADDING: ~masks}))
+    return replace(tensor, format=Format(layout.name, layout.dtype, {"value": masks, PADDING: np.zeros_like(masks)}))
 
 
 def flips_in(
@@ -330,13 +334,10 @@ def bit_strata(
         means: mean number of flips in `parts.others` and in `parts.mild`, given that no critical bit flips.
         critical_bits: which bits are critical.
     """
-    strata, pilots = [], []
-    for (name, part), mean in zip((("others", parts.others), ("mild", parts.mild)), means, strict=True):
-        if mean and 0 in counts:
-            flips = min(PILOT_FLIPS, -(-part.bits // PILOT_PART))
-            drawn = replace(pilot, critical=0, critical_bits=critical_bits, **{name: flips})
-            pilots.append(Stratum(f"pilot, {name} {flips}", 0.0, drawn, pilot_share=counts[0] * mean / flips))
-    harm = {name: tuple(one.name for one in pilots if name in one.name) for name in ("others", "mild")}
+    strata, harm = [], {}
+    pilots = pilots_of(pilot, parts, tuple(counts.get(0, 0.0) * mean for mean in means), critical_bits)
+    for name in ("others", "mild"):
+        harm[name] = tuple(one.name for one in pilots if name in one.name)
     for count, probability in counts.items():
         drawn = replace(model, critical=count, critical_bits=critical_bits)
         if count:
@@ -350,6 +351,25 @@ def bit_strata(
         else:
             strata.append(Stratum(str(count), probability, drawn, "anywhere", harm["others"] + harm["mild"]))
     return strata + pilots
+
+
+def pilots_of(model: Any, parts: Parts, means: tuple[float, float], critical_bits: CriticalBits) -> list[Stratum]:
+    """The pilots with many flips in `parts.others`, and with many in `parts.mild`.
+
+    Args:
+        model: with the fields `critical`, `critical_bits`, `others` and `mild`.
+        parts: the bits that may flip.
+        means: mean number of flips of each in a plain map without critical flips, times the probability of such maps; no pilot
+            where it is 0.
+        critical_bits: which bits are critical.
+    """
+    pilots = []
+    for (name, part), mean in zip((("others", parts.others), ("mild", parts.mild)), means, strict=True):
+        if mean:
+            flips = min(PILOT_FLIPS, -(-part.bits // PILOT_PART))
+            drawn = replace(model, critical=0, critical_bits=critical_bits, **{name: flips})
+            pilots.append(Stratum(f"pilot, {name} {flips}", 0.0, drawn, pilot_share=mean / flips))
+    return pilots
 
 
 def draw_count(
