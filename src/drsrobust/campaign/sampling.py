@@ -265,9 +265,10 @@ def raised_to_least(conditions: Sequence[Condition], trials: int) -> str:
     """What a campaign says of conditions that get more trials than `trials`, as each of their strata takes two; empty where
     none does."""
     groups, more = sharing_maps(list(conditions)), Counter()
+    pilots = ", each pilot 1" if any(one.stratum is not None and one.stratum.is_pilot for one in conditions) else ""
     for family in families(conditions, groups):
         strata = [conditions[groups[number][0]].stratum for number in family]
         if len(family) > 1 and (least := sum(first_trials(strata, 0))) > trials:
             more[least] += len(groups[family[0]])
     used = ", ".join(f"{least} in {n} condition{'s' if n > 1 else ''}" for least, n in sorted(more.items()))
-    return f"trials={trials} becomes {used}: each stratum takes {LEAST_TRIALS} at least" if used else ""
+    return f"trials={trials} becomes {used}: each stratum takes {LEAST_TRIALS} at least{pilots}" if used else ""

@@ -223,6 +223,8 @@ class MemoryFault(ErrorModel):
         none = {"critical_bits": critical_bits, "critical": 0, "others": 0}
         found = []
         for name, (chips, within) in groups.items():
+            if not chips:
+                continue
             if name == "check chips":
                 found.append(Stratum(name, len(chips) / CHIPS, replace(self, chips=chips), within))
             else:
