@@ -33,7 +33,7 @@ def rate_at_loss(summary: "pd.DataFrame", losses: Sequence[float] = LOSSES) -> "
     """The rate at which the mean AUC loss passes each threshold, with its interval over error maps.
 
     The logarithms of the mean loss and of both ends of its interval are interpolated linearly in the logarithm of the rate;
-    where the loss below is not over 0, and from 0 below the lowest rate, the loss is taken as proportional to the rate. The low end
+    the loss itself in the rate where it is not over 0 at the lower one, and from 0 below the lowest rate. The low end
     of the rate is where the upper end of the loss passes, which counts trials whose model raised as an AUC of 0. Where all
     trials of a rate raised, all the AUC is lost.
 
@@ -58,7 +58,7 @@ def rate_at_loss(summary: "pd.DataFrame", losses: Sequence[float] = LOSSES) -> "
         >>> points = pd.DataFrame(points).assign(rate=[1e-6, 1e-5])
         >>> summary = points.assign(auc_drop_low=[0.0, 0.01], auc_drop_high=[0.0, 0.03], **same)
         >>> rate_at_loss(summary, [0.01])[["loss", "knee", "knee_low"]].map("{}".format).to_dict("list")
-        {'loss': ['0.01', 'half'], 'knee': ['5e-06', 'inf'], 'knee_low': ['3.33...e-06', 'inf']}
+        {'loss': ['0.01', 'half'], 'knee': ['5.5e-06', 'inf'], 'knee_low': ['4.0...e-06', 'inf']}
     """
     import pandas as pd
 
@@ -107,10 +107,10 @@ def crossing(means: np.ndarray, rates: np.ndarray, limit: float) -> np.ndarray:
     with np.errstate(invalid="ignore", divide="ignore"):
         share = np.log(limit / below) / np.log(above / below)
         knee = rates[first - 1] * (rates[first] / rates[first - 1]) ** share
-        proportional = rates[first] * limit / above
-    # A loss that was not seen at the lower rate has no logarithm: it is a line through 0, but not below that rate.
-    proportional = np.where(first > 0, np.maximum(proportional, rates[first - 1]), proportional)
-    return np.where(is_reached.any(axis=1), np.where(below > 0, knee, proportional), np.inf)
+        # A loss that is not over 0 at the lower rate has no logarithm.
+        lower = np.where(first > 0, rates[first - 1], 0.0)
+        line = lower + (limit - below) / (above - below) * (rates[first] - lower)
+    return np.where(is_reached.any(axis=1), np.where(below > 0, knee, line), np.inf)
 
 
 def knee_claims(summary: "pd.DataFrame", losses: Sequence[float] = LOSSES, model: str = "dlrm") -> "pd.DataFrame":

@@ -132,7 +132,7 @@ def test_what_cannot_be_stratified_is_refused(evaluator, tmp_path):
     whole = campaign(evaluator, tmp_path / "w", [1e-6], targets=["embedding"], sampling=CriticalBits(table_rows=10**9))
     assert {condition.stratum.name for condition in whole.conditions} > {"0, others 0"}
     rows = campaign(evaluator, tmp_path / "r", [1e-6], targets=[Rows("user", range(5)) | "over_mlp"])
-    assert rows.conditions[0].stratum.probability > 0.99
+    assert rows.conditions[0].stratum.probability > 0.95
 
 
 def test_refused_counts():

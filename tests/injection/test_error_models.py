@@ -47,7 +47,9 @@ def models_for(form):
         dr.BitFlip(0.1, critical=2, critical_bits=CriticalBits("exponent_top" if form in FLOATS else (0, top))),
         dr.BitFlip(0.1, critical=0, critical_bits=CriticalBits((0, top))) + dr.MultiBit(0.1, 1),
         dr.BitFlip(0.1, critical=1, critical_bits=CriticalBits((top,)), others=2),
-        dr.BitFlip(0.1, critical=0, critical_bits=CriticalBits((top,)), mild=int(form in set(FLOATS) - {"float8_e4m3fn"})),
+        dr.BitFlip(
+            0.1, critical=0, critical_bits=CriticalBits((top,)), mild=int(form in set(FLOATS) - {"float8_e4m3fn"})
+        ),
     ]
 
 

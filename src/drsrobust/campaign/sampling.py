@@ -160,7 +160,9 @@ class StratifiedSchedule(Schedule):
         if self._allocated[number] or not all(self._complete(other) for other in family):
             return
         strata, losses = [self._strata[other] for other in family], [self._losses(other) for other in family]
-        harmful = {name for by_mitigation in zip(*losses, strict=True) for name in harmful_pilots(strata, by_mitigation)}
+        harmful = {
+            name for by_mitigation in zip(*losses, strict=True) for name in harmful_pilots(strata, by_mitigation)
+        }
         limits = allocated(strata, losses, harmful, self._asked)
         for other, limit in zip(family, limits, strict=True):
             self._allocated[other] = True

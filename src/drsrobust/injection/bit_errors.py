@@ -24,7 +24,6 @@ from drsrobust.injection.error_models import ErrorModel, check_rate, check_whole
 from drsrobust.injection.number_formats import Bits, bit_set
 from drsrobust.statistics.strata import ALL
 
-
 _CONDITION = ("critical", "critical_bits", "others", "mild")  # fields that are left out of names where they are None
 
 

@@ -23,7 +23,10 @@ from drsrobust.injection.number_formats import PADDING, TOP, Bits, Format, bit_s
 MAX_SEPARATE_FLIPS = 3  # critical flips whose numbers are strata of their own; at least so many share the last stratum
 MIN_STRATIFIED_PROBABILITY = 0.1  # of at most so many critical flips; under it plain maps take over
 MAX_TAIL_SHARE = 0.05  # of the last stratum, that more flips may have
-PILOT_FLIPS, PILOT_PART = 64, 64  # in a map of a pilot; at most one in so many bits of their kind, so that losses add up
+PILOT_FLIPS, PILOT_PART = (
+    64,
+    64,
+)  # in a map of a pilot; at most one in so many bits of their kind, so that losses add up
 # Of the mean loss: a smaller share hardly moves an interval over some hundred trials (measured by `make bench BENCH=coverage`).
 MATERIAL = 0.08
 _AT_LEAST = re.compile(r"(\d+)\+")
@@ -98,9 +101,7 @@ def check_count(count: int | str, name: str = "critical") -> int | str:
     if isinstance(count, str) and (match := _AT_LEAST.fullmatch(count)):
         return f"{int(match[1])}+"
     if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 0:
-        raise ValueError(
-            f"{name} is {count!r}; it must be a number of flips, 0 or more, or at least a number, as '3+'"
-        )
+        raise ValueError(f"{name} is {count!r}; it must be a number of flips, 0 or more, or at least a number, as '3+'")
     return int(count)
 
 
@@ -284,7 +285,9 @@ def _check_possible(count: int | str, n: int, drawn: float, name: str, bits: int
     """Raises ValueError for more flips than bits, and for numbers that never come."""
     least = count if isinstance(count, int) else int(count[:-1])
     if least > n:
-        raise ValueError(f"{name} is {count!r}; the target has {n:,} {'critical' if name == 'critical' else 'such'} bits")
+        raise ValueError(
+            f"{name} is {count!r}; the target has {n:,} {'critical' if name == 'critical' else 'such'} bits"
+        )
     # Flips in a given number may be asked for at any rate; those of a fixed count must leave the others room.
     if (bits is not None or isinstance(count, str)) and not _probability(count, *_numbers(n, drawn, bits)):
         raise ValueError(

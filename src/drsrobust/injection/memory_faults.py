@@ -118,8 +118,12 @@ class MemoryFault(ErrorModel):
         self._set(density=check_rate("density", self.density))
         if not sum(rates.total for mode, rates in self.fit if self.mode in (None, mode)):
             raise ValueError(f"fit has no rate above 0 of {self.mode or 'any mode'}")
-        if self.others is not None and (isinstance(self.others, bool) or self.others not in (0, "1+") or self.critical != 0):
-            raise ValueError(f"others is {self.others!r}; it must be 0 or '1+', with critical=0 (it is {self.critical!r})")
+        if self.others is not None and (
+            isinstance(self.others, bool) or self.others not in (0, "1+") or self.critical != 0
+        ):
+            raise ValueError(
+                f"others is {self.others!r}; it must be 0 or '1+', with critical=0 (it is {self.critical!r})"
+            )
         if self.critical is None:
             self._set(critical_bits=None)
         else:
