@@ -132,10 +132,14 @@ def small_mlp(rows: int = 2000, steps: int = 400) -> tuple[nn.Module, Split]:
     logit = 12 * (np.sin(1.5 * dense[:, 0]) * dense[:, 1] + 0.7 * dense[:, 2] * dense[:, 3] + 0.5 * dense[:, 0])
     label = (random.random(rows) < 1 / (1 + np.exp(-logit))).astype(np.int64)
     model = seeded(SmallMLP).train()
-    optimizer, inputs, wanted = torch.optim.Adam(model.parameters(), lr=0.01), torch.tensor(dense), torch.tensor(label)
+    optimizer, inputs, required = (
+        torch.optim.Adam(model.parameters(), lr=0.01),
+        torch.tensor(dense),
+        torch.tensor(label),
+    )
     for _ in range(steps):
         optimizer.zero_grad()
-        nn.functional.binary_cross_entropy_with_logits(model(inputs, None), wanted.float()).backward()
+        nn.functional.binary_cross_entropy_with_logits(model(inputs, None), required.float()).backward()
         optimizer.step()
     return model.eval(), from_tensors(label=label, dense=dense, sparse={}).test
 

@@ -21,7 +21,8 @@ def test_weights_give_the_flips_of_plain_maps(dtype, errors):
     space = dr.resolve(model, "weight")
     parts, strata = CriticalBits().parts(space), errors.strata(space, CriticalBits())
     assert sum(one.probability for one in strata) == pytest.approx(1)
-    assert {"0, others 0", "0, others 1+"} <= {one.name for one in strata}
+    narrow = dtype in (torch.float8_e4m3fn, torch.float8_e5m2) and isinstance(errors, dr.FixedCount)
+    assert narrow or {"0, others 0", "0, others 1+"} <= {one.name for one in strata}
     share, means = getattr(errors, "ber", None) or errors.k / space.bits, np.zeros(3)
     for one in (one for one in strata if not one.is_pilot):
         for seed in range(200):

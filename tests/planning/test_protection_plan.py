@@ -30,7 +30,7 @@ def candidates(trained):
 @pytest.fixture(scope="module")
 def plan(trained, rows, candidates):
     budgets = {"budget_bits": 0.05, "budget_time": 0.10}
-    return dr.plan(trained, rows, errors=ERRORS, candidates=candidates, **budgets, trials=24)
+    return dr.plan(trained, rows, errors=ERRORS, candidates=candidates, **budgets, trials=36)
 
 
 def test_the_plan_is_within_its_budgets_and_its_mitigation_costs_no_more(plan, trained):

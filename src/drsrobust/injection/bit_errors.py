@@ -240,8 +240,8 @@ class FixedCount(_CountedFlips):
         """The numbers of critical and of other flips of sign and exponent, drawn by two raw words."""
         others, left = parts.others.bits, parts.others.bits + parts.rest.bits
         critical = draw_count(self.critical, parts.critical.bits, self.k, raw[0], bits=left + parts.critical.bits)
-        wanted = "0+" if self.others is None else self.others
-        return critical, draw_count(wanted, others, self.k - critical, raw[1], "others", bits=left)
+        required = "0+" if self.others is None else self.others
+        return critical, draw_count(required, others, self.k - critical, raw[1], "others", bits=left)
 
     def sample(self, space: AddressSpace, *, seed: int, copy: int = 0) -> ErrorMap:
         eligible = self.eligible(space)

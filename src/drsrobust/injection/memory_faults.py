@@ -315,22 +315,22 @@ class MemoryFault(ErrorModel):
         one with k of them k times as often, and taken with probability 1 / k (Karp, Luby, Madras, J. Algorithms 10, 1989)."""
         layout, parts = Layout(space), self.critical_bits.parts(space)
         # The bits of which one must be wrong, and those of which none may be.
-        wanted = parts.critical if self.critical else parts.others if self.others else None
+        required = parts.critical if self.critical else parts.others if self.others else None
         clean = None if self.critical else parts.critical if self.others or self.others is None else parts.harmful
-        if wanted is not None and not wanted.bits:
+        if required is not None and not required.bits:
             raise ValueError(f"{self}: the target has no such bits")
         self.geometry.held(layout.words)  # raises
         for _ in range(_DRAWS):
-            if wanted is not None:
-                address, chip, bit = layout.place(wanted, int(random.integers(wanted.bits)))
+            if required is not None:
+                address, chip, bit = layout.place(required, int(random.integers(required.bits)))
                 mask = self._mask(random, bit)
             else:
                 chip, address = self.chips[random.integers(len(self.chips))], int(random.integers(layout.words))
                 mask = self._mask(random)
             if chip not in self.chips or (clean is not None and mask & layout.bits_of(clean, address, chip)):
                 continue
-            hit = 0 if wanted is None else (mask & layout.bits_of(wanted, address, chip)).bit_count()
-            if wanted is None or random.random() * hit < 1:
+            hit = 0 if required is None else (mask & layout.bits_of(required, address, chip)).bit_count()
+            if required is None or random.random() * hit < 1:
                 return Extent(self.mode, chip, np.array([address]), mask)
         raise ValueError(f"{self}: none of {_DRAWS:,} faults was such a one; give it other chips or critical_bits")
 
