@@ -83,7 +83,7 @@ def test_the_same_costs_give_the_same_plan(plan, trained, rows, candidates):
         budget_bits=0.05,
         budget_time=0.1,
         costs=plan.costs,
-        trials=24,
+        trials=36,
     )
     pd.testing.assert_frame_equal(again.table(), plan.table())
     dear = plan.costs.assign(time_percent=50.0)
