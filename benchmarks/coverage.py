@@ -144,13 +144,13 @@ def small_mlp(rows: int = 2000, steps: int = 400) -> tuple[nn.Module, Split]:
     return model.eval(), from_tensors(label=label, dense=dense, sparse={}).test
 
 
-def small_populations(maps: int = 2 * MAPS) -> Iterator[Population]:
+def small_populations() -> Iterator[Population]:
     """The MLP in the formats and under the errors of SMALL_CASES."""
     model, rows = small_mlp()
     for number_format, scale, errors in SMALL_CASES:
         stored = model if number_format == "fp32" else stored_as(model, dense=number_format, scale=scale)
         label = number_format + (f", scale of a {scale}" if scale != "none" else "")
-        yield real_population(stored, rows, errors, maps, f"MLP of 369 words, {label}")
+        yield real_population(stored, rows, errors, name=f"MLP of 369 words, {label}")
 
 
 def made_up(outside: float, critical: float = 0.01, n: int = 200_000) -> Population:
