@@ -1,38 +1,47 @@
 """How often intervals hold the mean loss, and how many trials a half-width takes: stratified and plain trials compared.
 
-A population is made of many error maps for each number of critical flips; with the exact probabilities of these numbers it has
-a mean that is known far better than any sample of it. Samples are drawn from it as a campaign draws trials.
+A population is made of many error maps of each stratum; with the exact probabilities of the strata it has a mean that is known
+far better than any sample of it. Samples are drawn from it as a campaign draws trials.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from torch import nn
 
-from benchmarks.common import Result, about, default_dataset, generated_remark, text
+from benchmarks.common import Result, about, default_dataset, generated_remark, seeded, text
 from drsrobust._progress import progress_bar
-from drsrobust.campaign.sampling import PILOT_TRIALS, UNSEEN_LOSS, allocate, strata_of
-from drsrobust.data import Split, load_dataset
+from drsrobust.campaign.sampling import allocated, first_trials, strata_of
+from drsrobust.data import Split, from_tensors, load_dataset
 from drsrobust.evaluation import Evaluator
-from drsrobust.injection import BitFlip, inject, resolve
-from drsrobust.injection.critical_bits import MAX_SEPARATE_FLIPS, CriticalBits, Stratum, count_probability
+from drsrobust.injection import BitFlip, ErrorModel, FixedCount, inject, resolve
+from drsrobust.injection.critical_bits import CriticalBits, Stratum, harmful_pilots
+from drsrobust.models import stored_as
 from drsrobust.statistics.intervals import mean_interval
 from drsrobust.statistics.recovery import recovery
 from drsrobust.statistics.strata import ALL, Strata
 from drsrobust.training import load_models
 
-MAPS = 3000  # of each number of critical flips; a third of them with more
-RESAMPLES = 4000
-TRIALS = 150
+MAPS = 3000  # of each stratum; of pilots a tenth
+RESAMPLES = 2000
+TRIALS, FEW = 150, 64
 ROWS = 5000  # that are scored in a trial, as in the study
 # Model, data set (None: the default with that schema) and bit error rate.
 CASES = (
     *(("dlrm", "ids", 1e-6), ("dlrm", "ids", 1e-5), ("wide_deep", "ids", 1e-5), ("wide_deep", "ids", 1e-4)),
     *(("wide_deep", "full", 1e-5), ("dlrm", "criteo-sample/fields", 1e-7)),
 )
-COLUMNS = ("population", "ber", "method", "trials", "coverage", "too_high", "too_low", "half_width", "plain_trials")
+# Of a small MLP, most of whose weights matter: number format, scale and errors.
+SMALL_CASES = (
+    *(("fp32", "none", BitFlip(1e-5)), ("fp32", "none", BitFlip(1e-4)), ("fp32", "none", BitFlip(1e-3))),
+    *(("fp16", "none", BitFlip(1e-4)), ("bf16", "none", BitFlip(1e-4)), ("fp32", "none", FixedCount(10))),
+    *((name, scale, BitFlip(1e-4)) for name in ("fp8_e4m3", "fp8_e5m2") for scale in ("none", "tensor")),
+)
+COLUMNS = ("population", "errors", "method", "trials", "coverage", "too_high", "too_low", "half_width", "plain_trials")
 
 
 @dataclass(frozen=True)
@@ -41,90 +50,140 @@ class Population:
 
     Attributes:
         name: in the tables.
-        ber: bit error rate; None for a made-up population.
+        errors: the error model as text; None for a made-up population.
         golden: AUC without errors.
-        losses: by the number of critical flips; the last entry is of this and all larger numbers.
-        probabilities: of these numbers.
-        strata: of a stratified campaign.
+        losses: of maps of each stratum and pilot.
+        strata: of a stratified campaign, with its pilots.
     """
 
     name: str
-    ber: float | None
+    errors: str | None
     golden: float
-    losses: Sequence[np.ndarray]
-    probabilities: np.ndarray
+    losses: Mapping[str, np.ndarray]
     strata: Sequence[Stratum]
+
+    @property
+    def probabilities(self) -> np.ndarray:
+        """Of the strata and pilots, which sum to 1."""
+        values = np.array([stratum.probability for stratum in self.strata])
+        return values / values.sum()
 
     @property
     def mean(self) -> float:
         """The mean loss of plain maps."""
-        return float(self.probabilities @ [part.mean() for part in self.losses])
+        return float(self.probabilities @ [self.losses[one.name].mean() for one in self.strata])
 
     @property
     def error(self) -> float:
         """The standard error of `mean`."""
-        return float(np.sqrt(self.probabilities**2 @ [part.var() / len(part) for part in self.losses]))
+        parts = [self.losses[one.name] for one in self.strata]
+        return float(np.sqrt(self.probabilities**2 @ [part.var() / len(part) for part in parts]))
 
     @property
     def deviation(self) -> float:
         """The standard deviation of the losses of plain maps."""
-        return float(np.sqrt(self.probabilities @ [(part**2).mean() for part in self.losses] - self.mean**2))
+        squares = [(self.losses[one.name] ** 2).mean() for one in self.strata]
+        return float(np.sqrt(self.probabilities @ squares - self.mean**2))
 
     def draw(self, stratum: str, n: int, random: np.random.Generator) -> np.ndarray:
         """Losses [n] of maps of a stratum; `all`: of plain maps."""
-        least = 0 if stratum == ALL else int(stratum.rstrip("+"))
-        last = len(self.losses) if stratum == ALL or stratum.endswith("+") else least + 1
-        shares = self.probabilities[least:last] / self.probabilities[least:last].sum()
-        numbers = random.choice(np.arange(least, last), size=n, p=shares)
-        return np.array([self.losses[number][random.integers(len(self.losses[number]))] for number in numbers])
+        if stratum in self.losses:
+            return self.losses[stratum][random.integers(len(self.losses[stratum]), size=n)]
+        counts = random.multinomial(n, self.probabilities)
+        return np.concatenate([self.draw(one.name, k, random) for one, k in zip(self.strata, counts, strict=True)])
 
 
-def real_population(model: nn.Module, rows: Split, ber: float, maps: int = MAPS) -> Population:
+def real_population(
+    model: nn.Module, rows: Split, errors: ErrorModel, maps: int = MAPS, name: str | None = None
+) -> Population:
     """The losses of a trained model, by AUC of served probabilities."""
-    evaluator = Evaluator(model, rows, scores="probability")
-    space, losses = resolve(model, "all"), []
-    counts, name = [*range(MAX_SEPARATE_FLIPS), f"{MAX_SEPARATE_FLIPS}+"], f"{evaluator.name} on {rows.dataset}"
-    with progress_bar(MAX_SEPARATE_FLIPS * maps + maps // 3, f"{name} at {ber:g}") as bar:
-        for count in counts:
+    evaluator, losses = Evaluator(model, rows, scores="probability"), {}
+    strata = strata_of(errors, resolve(model, "all"), CriticalBits())
+    name = name or f"{evaluator.name} on {rows.dataset}"
+    counts = [max(1, maps // 10) if stratum.is_pilot else maps for stratum in strata]
+    with progress_bar(sum(counts), f"{name}, {errors}") as bar:
+        for stratum, count in zip(strata, counts, strict=True):
             drawn = []
-            for seed in range(maps if isinstance(count, int) else maps // 3):
-                with inject(model, BitFlip(ber, critical=count), seed=seed) as error_map:
+            for seed in range(count):
+                with inject(model, stratum.error_model, seed=seed) as error_map:
                     found = evaluator.rerun(error_map).auc
                 drawn.append(evaluator.golden.auc - (found or 0.0))
                 bar.update()
-            losses.append(np.array(drawn))
-    n = CriticalBits().among(space).bits
-    probabilities = np.array([count_probability(count, n, ber) for count in counts])
-    strata = strata_of(BitFlip(ber), space, CriticalBits())
-    return Population(name, ber, evaluator.golden.auc, losses, probabilities, strata)
+            losses[stratum.name] = np.array(drawn)
+    return Population(name, str(errors), evaluator.golden.auc, losses, strata)
+
+
+class SmallMLP(nn.Module):
+    """4-16-16-1: 369 words, all of which each row uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = (nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 1))
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, dense_features: torch.Tensor, sparse_features: Any) -> torch.Tensor:
+        return self.layers(dense_features).squeeze(1)
+
+
+def small_mlp(rows: int = 2000, steps: int = 400) -> tuple[nn.Module, Split]:
+    """A trained MLP (AUC over 0.98) and the rows that it was trained on."""
+    random = np.random.default_rng(0)
+    dense = random.normal(size=(rows, 4)).astype(np.float32)
+    logit = 12 * (np.sin(1.5 * dense[:, 0]) * dense[:, 1] + 0.7 * dense[:, 2] * dense[:, 3] + 0.5 * dense[:, 0])
+    label = (random.random(rows) < 1 / (1 + np.exp(-logit))).astype(np.int64)
+    model = seeded(SmallMLP).train()
+    optimizer, inputs, required = (
+        torch.optim.Adam(model.parameters(), lr=0.01),
+        torch.tensor(dense),
+        torch.tensor(label),
+    )
+    for _ in range(steps):
+        optimizer.zero_grad()
+        nn.functional.binary_cross_entropy_with_logits(model(inputs, None), required.float()).backward()
+        optimizer.step()
+    return model.eval(), from_tensors(label=label, dense=dense, sparse={}).test
+
+
+def small_populations() -> Iterator[Population]:
+    """The MLP in the formats and under the errors of SMALL_CASES."""
+    model, rows = small_mlp()
+    for number_format, scale, errors in SMALL_CASES:
+        stored = model if number_format == "fp32" else stored_as(model, dense=number_format, scale=scale)
+        label = number_format + (f", scale of a {scale}" if scale != "none" else "")
+        yield real_population(stored, rows, errors, name=f"MLP of 369 words, {label}")
 
 
 def made_up(outside: float, critical: float = 0.01, n: int = 200_000) -> Population:
     """Maps of which a share holds critical flips and loses 0.3, and a share of the others, against the assumption of stratified
-    trials, loses 0.3 too."""
+    trials, loses 0.3 too, which no pilot shows: as by flips in large tables."""
     random = np.random.default_rng(7)
-    losses = [0.3 * (random.random(n) < outside) + np.abs(random.normal(0, 2e-4, n)), np.full(n, 0.3)]
+    none = 0.3 * (random.random(n) < outside) + np.abs(random.normal(0, 2e-4, n))
     strata = [Stratum("0", 1 - critical, CriticalBits(), "anywhere"), Stratum("1+", critical, CriticalBits())]
     name = f"{critical:.0%} critical, {outside:.0%} of the others harmful"
-    return Population(name, None, 0.8, losses, np.array([1 - critical, critical]), strata)
+    return Population(name, None, 0.8, {"0": none, "1+": np.full(n, 0.3)}, strata)
 
 
 def stratified_sample(population: Population, trials: int, random: np.random.Generator) -> pd.DataFrame:
     """Trials as a stratified campaign draws them."""
-    strata, pilot = population.strata, min(PILOT_TRIALS, trials // len(population.strata))
-    parts = [population.draw(one.name, pilot, random) for one in strata]
-    bounded = np.array([stratum.is_bounded("word") for stratum in strata])
-    unseen = np.where(bounded, 0.0, UNSEEN_LOSS**2 / pilot)
-    deviations = np.sqrt(np.array([part.var() for part in parts]) + unseen)
-    probabilities = np.array([one.probability for one in strata])
-    counts = allocate(probabilities, deviations, trials, pilot)
-    parts = [
-        np.append(part, population.draw(one.name, count - pilot, random))
-        for part, one, count in zip(parts, strata, counts, strict=True)
+    strata = population.strata
+    if len(strata) == 1:
+        return plain_sample(population, trials, random)
+    first = [
+        population.draw(one.name, count, random)
+        for one, count in zip(strata, first_trials(strata, trials), strict=True)
     ]
-    names = np.repeat([one.name for one in strata], counts)
-    weights = np.repeat(probabilities / probabilities.sum() / counts, counts)
-    columns = {"stratum": names, "weight": weights, "loss_is_bounded": np.repeat(bounded, counts)}
+    counts = allocated(strata, [[part] for part in first], harmful_pilots(strata, first), trials)
+    parts = [
+        np.append(part, population.draw(one.name, count - len(part), random))
+        for part, one, count in zip(first, strata, counts, strict=True)
+    ]
+    harmful = harmful_pilots(strata, parts)
+    bounded = [one.is_bounded("word", harmful) for one in strata]
+    columns = {
+        "stratum": np.repeat([one.name for one in strata], counts),
+        "weight": np.repeat(population.probabilities / counts, counts),
+        "loss_is_bounded": np.repeat(bounded, counts),
+    }
     return pd.DataFrame({"auc_drop": np.concatenate(parts), "outcome": "ok"} | columns)
 
 
@@ -149,7 +208,7 @@ def coverage(
         ends = np.array([interval(sample(population, trials, random))[1:] for _ in range(resamples)])
         half = float(np.median(ends[:, 1] - ends[:, 0])) / 2
         too_high, too_low = (ends[:, 0] > population.mean).mean(), (ends[:, 1] < population.mean).mean()
-        row = {"population": population.name, "ber": population.ber, "method": method, "trials": trials}
+        row = {"population": population.name, "errors": population.errors, "method": method, "trials": trials}
         row |= {"coverage": 1 - too_high - too_low, "too_high": too_high, "too_low": too_low, "half_width": half}
         if method == "stratified":
             row |= {"plain_trials": int((1.96 * population.deviation / half) ** 2)}
@@ -192,15 +251,15 @@ PARTS = {
 
 def run() -> Result:
     """Measures all cases; 30 to 40 minutes with Criteo data."""
-    populations = []
+    populations = list(small_populations())
     for name, schema, ber in CASES:
         if "/" in schema and generated_remark():
             continue
         data = load_dataset(schema if "/" in schema else default_dataset(schema))
         (model,) = load_models([{"name": name, "data": data}])
-        populations.append(real_population(model, data.test.head(ROWS), ber))
+        populations.append(real_population(model, data.test.head(ROWS), BitFlip(ber)))
     populations += [made_up(0.0), made_up(0.01)]
-    table = pd.DataFrame([row for population in populations for row in coverage(population)])
+    table = pd.DataFrame([row for one in populations for trials in (TRIALS, FEW) for row in coverage(one, trials)])
     shares = [
         {"harmed": harmed, "recovered": name, "trials": trials} | recovery_coverage(harmed, part, trials, 1000)
         for name, part in PARTS.items()

@@ -24,15 +24,16 @@ FLIPS = 100  # in all trials of a rate; fewer do not test whether AUC holds ther
 COLLAPSE = 100
 _KEYS = ["model", "dataset", "protocol", "target", "error_model", "mitigation"]
 HOW = (
-    "first rate at which the mean AUC loss over error maps reaches the threshold (between two rates it is taken to grow by as "
-    f"much per error); ends: where the upper and the lower end of its {CONFIDENCE:.0%} interval do"
+    "first rate at which the mean AUC loss over error maps reaches the threshold (between two rates it is taken to grow as a "
+    f"power of the rate); ends: where the upper and the lower end of its {CONFIDENCE:.0%} interval do"
 )
 
 
 def rate_at_loss(summary: "pd.DataFrame", losses: Sequence[float] = LOSSES) -> "pd.DataFrame":
     """The rate at which the mean AUC loss passes each threshold, with its interval over error maps.
 
-    The mean loss and both ends of its interval are interpolated linearly in the rate, from 0 below the lowest one. The low end
+    The logarithms of the mean loss and of both ends of its interval are interpolated linearly in the logarithm of the rate;
+    the loss itself in the rate where it is not over 0 at the lower one, and from 0 below the lowest rate. The low end
     of the rate is where the upper end of the loss passes, which counts trials whose model raised as an AUC of 0. Where all
     trials of a rate raised, all the AUC is lost.
 
@@ -102,11 +103,14 @@ def crossing(means: np.ndarray, rates: np.ndarray, limit: float) -> np.ndarray:
     is_reached = means >= limit
     first = is_reached.argmax(axis=1)
     curve = np.arange(len(means))
-    below = np.where(first > 0, means[curve, first - 1], 0.0)
-    lower_rate = np.where(first > 0, rates[first - 1], 0.0)
+    above, below = means[curve, first], np.where(first > 0, means[curve, first - 1], 0.0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        share = (limit - below) / (means[curve, first] - below)
-    return np.where(is_reached.any(axis=1), lower_rate + share * (rates[first] - lower_rate), np.inf)
+        share = np.log(limit / below) / np.log(above / below)
+        knee = rates[first - 1] * (rates[first] / rates[first - 1]) ** share
+        # A loss that is not over 0 at the lower rate has no logarithm.
+        lower = np.where(first > 0, rates[first - 1], 0.0)
+        line = lower + (limit - below) / (above - below) * (rates[first] - lower)
+    return np.where(is_reached.any(axis=1), np.where(below > 0, knee, line), np.inf)
 
 
 def knee_claims(summary: "pd.DataFrame", losses: Sequence[float] = LOSSES, model: str = "dlrm") -> "pd.DataFrame":

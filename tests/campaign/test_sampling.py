@@ -1,5 +1,7 @@
 """Campaigns whose trials are drawn by the number of critical flips."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,7 +10,7 @@ import drsrobust as dr
 from drsrobust.campaign import Campaign
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, MemoryFault, Rows, SingleBit, resolve
-from drsrobust.injection.critical_bits import CriticalBits, count_probability
+from drsrobust.injection.critical_bits import CriticalBits, count_probability, masks_in
 from drsrobust.mitigation import ECC, NaNGuard
 from drsrobust.statistics.recovery import recovery
 from drsrobust.statistics.summary import summarise
@@ -33,9 +35,11 @@ def test_weights_are_probabilities(evaluator, table):
     assert table.groupby("rate").size().tolist() == [24] * len(RATES)
     n = CriticalBits().among(resolve(evaluator.model, "all")).bits
     strata = table.groupby(["rate", "stratum"])["weight"].sum()
-    assert strata[1e-6].to_dict() == pytest.approx(
-        {k: count_probability(k if k == "1+" else int(k), n, 1e-6) for k in ("0", "1+")}
-    )
+    others = CriticalBits().parts(resolve(evaluator.model, "all")).others.bits
+    none, any_critical = (count_probability(count, n, 1e-6) for count in (0, "1+"))
+    expected = {f"0, others {k}": none * count_probability(0 if k == "0" else k, others, 1e-6) for k in ("0", "1+")}
+    pilots = {name: 0.0 for name in strata[1e-6].index if "pilot" in name}
+    assert len(pilots) == 2 and strata[1e-6].to_dict() == pytest.approx(expected | {"1+": any_critical} | pilots)
     assert set(strata[1e-4].index) > {"0", "1"} and list(strata[0.0].index) == list(strata[1e-1].index) == ["all"]
     summary = summarise(table)
     assert ((summary["realised_low"] <= summary["realised"]) & (summary["realised"] <= summary["realised_high"])).all()
@@ -47,35 +51,38 @@ def test_it_says_so(table):
 
 
 def test_conditions_with_more_trials_than_asked_are_named_once(evaluator, tmp_path, caplog):
-    """At 1e-4 this model has four strata, at 1e-6 two, at 1e-1 plain maps."""
+    """At 1e-4 this model has four strata, at 1e-6 three, both with two pilots; at 1e-1 it has plain maps."""
     options = {"errors": [BitFlip(rate) for rate in (1e-6, 1e-4, 1e-1)], "trials": 3}
     options["mitigations"] = [None, NaNGuard(value=0.0)]
     few = Campaign(evaluator, sampling="stratified", store=tmp_path / "s", **options)
-    said = "trials=3 becomes 4 in 2 conditions, 8 in 2 conditions: each stratum takes 2 at least"
+    said = "trials=3 becomes 8 in 2 conditions, 10 in 2 conditions: each stratum takes 2 at least, each pilot 1"
     assert caplog.messages == [said]
     counts = few.run(progress=False, workers=1).groupby(["rate", "mitigation"]).size()
-    assert sorted(counts) == [3, 3, 4, 4, 8, 8]
+    assert sorted(counts) == [3, 3, 8, 8, 10, 10]
     caplog.clear()
-    Campaign(evaluator, sampling="stratified", store=tmp_path / "s", **options | {"trials": 8})
+    Campaign(evaluator, sampling="stratified", store=tmp_path / "s", **options | {"trials": 10})
     Campaign(evaluator, store=tmp_path / "plain", **options)
     assert caplog.messages == []
 
 
 def test_trials_are_maps_with_so_many_critical_flips(evaluator, table):
-    """Each seed and stratum draws its map again by `inject`."""
-    for row in table[table["rate"] == 1e-4].groupby("stratum").head(2).itertuples():
-        count = int(row.stratum) if row.stratum.isdigit() else row.stratum
-        with dr.inject(evaluator.model, BitFlip(1e-4, critical=count), seed=row.seed) as error_map:
+    """Each seed and stratum draws its map again by `inject`; pilots have many flips of one kind."""
+    space = resolve(evaluator.model, "all")
+    parts, seen = CriticalBits().parts(space), set()
+    for row in table[table["rate"].isin([1e-6, 1e-4])].groupby(["rate", "stratum"]).head(2).itertuples():
+        pilot, critical = row.stratum.partition("pilot, ")[2], row.stratum.split(",")[0]
+        counts = {"critical": 0 if pilot else int(critical) if critical.isdigit() else critical}
+        for name, count in re.findall(r"(others|mild) (\d+\+?)", row.stratum):
+            counts[name] = int(count) if count.isdigit() else count
+        with dr.inject(evaluator.model, BitFlip(row.rate, **counts), seed=row.seed) as error_map:
             assert (error_map.bits, error_map.n_events) == (row.bits_flipped, row.n_events)
             assert evaluator.rerun(error_map).auc == row.auc
-            flips = int(error_map.restrict("exponent_top").drop(_in_tables(error_map, evaluator.model)).bits)
-        assert flips == count if isinstance(count, int) else flips >= int(count[:-1])
-
-
-def _in_tables(error_map, model):
-    large = {t.name for t in resolve(model, "embedding").tensors if t.shape[0] > 100}
-    top = error_map.restrict("exponent_top")
-    return np.array([top.targets[tensor] in large for tensor in top.tensor])
+            for name, count in counts.items():
+                flips = int(np.bitwise_count(error_map.mask & masks_in(getattr(parts, name), space, error_map)).sum())
+                assert flips == count if isinstance(count, int) else flips >= int(count[:-1])
+        seen.add(row.stratum)
+        assert bool(pilot) == (row.weight == 0)
+    assert seen >= {"0, others 0", "0, others 1+", "1+", "0", "1", "2", "3+", "pilot, others 64", "pilot, mild 64"}
 
 
 def test_one_process_several_and_more_trials(evaluator, table, tmp_path):
@@ -123,9 +130,9 @@ def test_what_cannot_be_stratified_is_refused(evaluator, tmp_path):
     with pytest.raises(ValueError, match="errors may hit only some of these bits"):
         campaign(evaluator, tmp_path / "s", errors=[BitFlip(1e-6, bits=(30,))], sampling=CriticalBits((29, 30)))
     whole = campaign(evaluator, tmp_path / "w", [1e-6], targets=["embedding"], sampling=CriticalBits(table_rows=10**9))
-    assert {condition.stratum.name for condition in whole.conditions} > {"0"}
+    assert {condition.stratum.name for condition in whole.conditions} > {"0, others 0"}
     rows = campaign(evaluator, tmp_path / "r", [1e-6], targets=[Rows("user", range(5)) | "over_mlp"])
-    assert rows.conditions[0].stratum.probability > 0.99
+    assert rows.conditions[0].stratum.probability > 0.95
 
 
 def test_refused_counts():
@@ -165,13 +172,17 @@ def test_memory_faults_are_drawn_by_chip(evaluator, tmp_path):
         "check chips": [2],
     }
     space = resolve(evaluator.model, "all")
-    critical = CriticalBits().among(space).bits / (72 * MemoryFault("bit").places(space)["word"])
+    parts, bits = CriticalBits().parts(space), 72 * MemoryFault("bit").places(space)["word"]
+    critical, others = parts.critical.bits / bits, parts.others.bits / bits
     assert weights["bit", "none"].to_dict() == pytest.approx(
         {
             "mantissa chips, not critical": 10 / 18,
-            "exponent chips, not critical": 6 / 18 - critical,
+            "exponent chips, not critical": 6 / 18 - critical - others,
             "check chips": 2 / 18,
+            "other bits of sign and exponent": others,
             "critical bits": critical,
+            "pilot, others 64": 0.0,
+            "pilot, mild 64": 0.0,
         }
     )
     bank = table[(table["error_mode"] == "bank") & (table["mitigation"] == "none")].set_index("stratum")

@@ -187,9 +187,10 @@ def canonical(model):
     left = {"BitFlip": {"ber"}, "FixedCount": {"k"}, "RowError": {"rate", "density"}}
     name = type(model).__name__
     given = {f.name: getattr(model, f.name) for f in fields(model) if f.name not in left.get(name, {"rate"})}
-    if given.get("critical", 0) is None:
-        del given["critical"], given["critical_bits"]
-    elif "critical" in given:
+    for part in ("critical", "critical_bits", "others", "mild"):
+        if given.get(part, 0) is None:
+            del given[part]
+    if "critical" in given:
         given["critical_bits"] = {name: getattr(model.critical_bits, name) for name in ("bits", "table_rows")}
     return json.dumps({"error_model": name, **given}, sort_keys=True, separators=(",", ":"))
 
@@ -241,20 +242,27 @@ def sample(model, memories, seed, occurrence=0):
 
 
 def _critical(model, memories, places, reached, seed, occurrence):
-    """A number of critical flips, by a clock of their own, and the flips of the plain map that are not critical; no memory here
-    is an embedding table."""
-    chosen = [
-        (m, word, bit)
-        for m in memories
-        for word in m.targeted
-        for bit in m.eligible(model.bits)
-        if bit in (top(m.form) if b == "exponent_top" else b for b in model.critical_bits.bits)
-    ]
+    """Numbers of critical and of other flips of sign and exponent, by clocks of their own, and the flips of the plain map that
+    are neither; no memory here is an embedding table."""
+
+    def kind(memory, bit):
+        if bit in (top(memory.form) if b == "exponent_top" else b for b in model.critical_bits.bits):
+            return "critical"
+        integer = memory.form not in FLOATS
+        return "others" if integer or memory.form == "float8_e4m3fn" or bit >= FLOATS[memory.form][1] else "mild"
+
+    flips, counted = [], 0
+    kinds = [one for one in ("critical", "others", "mild") if getattr(model, one, None) is not None]
+    for one in kinds:
+        chosen = [(m, word, bit) for m, word, bit in places if kind(m, bit) == one]
+        counted += len(chosen)
+        if count := getattr(model, one):
+            ticking = clock(model, len(chosen), seed, occurrence, one)
+            flips += [chosen[place] for place in ticking.first(count)]
     drawn = Drawn()
-    others = [places[place] for place in reached if places[place] not in chosen]
-    drawn.n_sites, drawn.n_events = len(places) - len(chosen), len(others)
-    ticking = clock(model, len(chosen), seed, occurrence, "critical")
-    for memory, word, bit in [*others, *(chosen[place] for place in ticking.first(model.critical))]:
+    others = [places[place] for place in reached if kind(places[place][0], places[place][2]) not in kinds]
+    drawn.n_sites, drawn.n_events = len(places) - counted, len(others)
+    for memory, word, bit in [*others, *flips]:
         drawn.flip(memory, word, [bit])
     return drawn
 

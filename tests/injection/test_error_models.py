@@ -46,6 +46,10 @@ def models_for(form):
         dr.BitFlip(0.1) + dr.BitFlip(0.1) + dr.MultiBit(0.3, 2) + dr.StuckAt(1, 0.1),
         dr.BitFlip(0.1, critical=2, critical_bits=CriticalBits("exponent_top" if form in FLOATS else (0, top))),
         dr.BitFlip(0.1, critical=0, critical_bits=CriticalBits((0, top))) + dr.MultiBit(0.1, 1),
+        dr.BitFlip(0.1, critical=1, critical_bits=CriticalBits((top,)), others=2),
+        dr.BitFlip(
+            0.1, critical=0, critical_bits=CriticalBits((top,)), mild=int(form in set(FLOATS) - {"float8_e4m3fn"})
+        ),
     ]
 
 
@@ -61,7 +65,7 @@ def agree(model, error_model, target, held, seed):
     assert words(model) == before
 
 
-@pytest.mark.parametrize("number", range(22), ids=lambda number: str(models_for("float32")[number])[:40])
+@pytest.mark.parametrize("number", range(24), ids=lambda number: str(models_for("float32")[number])[:40])
 @pytest.mark.parametrize("form", FORMATS)
 def test_against_the_oracle(form, number):
     model, error_model = one_format(form), models_for(form)[number]

@@ -263,6 +263,7 @@ def test_strata_with_critical_bits_are_a_partition_of_all_faults(kind, part):
     space = dr.resolve(model, dr.Rows("1.weight", [1]) | "2.weight" | "0.weight" if part == "rows" else "all")
     faults, starts = all_faults(fault, space)
     held = critical_of(space, starts, bits)
+    others = critical_of(space, starts, {width: [*range(mantissa, width)] for width, mantissa in ((32, 23), (64, 52))})
     top = {5, 6, 7, 13, 14, 15} | ({12} if part == "two formats" else set())
 
     def stratum_of(chip, word, mask):
@@ -270,12 +271,14 @@ def test_strata_with_critical_bits_are_a_partition_of_all_faults(kind, part):
             return "check chips"
         if mask << 4 * chip & held.get(word, 0):
             return "critical bits"
+        if mask << 4 * chip & others.get(word, 0):
+            return "other bits of sign and exponent"
         return f"{'exponent' if chip in top else 'mantissa'} chips, not critical"
 
     chances = {}
     for place, chance in faults.items():
         chances.setdefault(stratum_of(*place), {})[place] = chance
-    strata = {one.name: one for one in fault.strata(space, critical)}
+    strata = {one.name: one for one in fault.strata(space, critical) if not one.is_pilot}
     assert {name: one.probability for name, one in strata.items()} == pytest.approx(
         {name: sum(found.values()) for name, found in chances.items()}, rel=1e-9
     )
@@ -284,24 +287,24 @@ def test_strata_with_critical_bits_are_a_partition_of_all_faults(kind, part):
     plain = sum(chance * harm[place] for place, chance in faults.items())
     assert sum(strata[name].probability * mean for name, mean in means.items()) == pytest.approx(plain, rel=1e-9)
     for name, one in strata.items():
-        seen, draws = Counter(), 2000 if name == "critical bits" else 300
+        seen, draws = Counter(), 2000 if "bits" in name else 300
         for seed in range(draws):
             extent = one.error_model.extent(space, seed=seed)
             (mask,) = one.error_model.wrong_bits(extent, seed=seed).tolist()
             seen[extent.chip, int(extent.address[0]), mask] += 1
         assert set(seen) <= set(chances[name])
-        if name == "critical bits":
+        if "bits" in name:
             expected = draws * np.array([*chances[name].values()]) / one.probability
             assert chisquare([seen[place] for place in chances[name]], expected).pvalue > 1e-4
 
 
 def test_strata_of_other_formats():
     strata = {
-        dtype: {mode: list(space_strata(mode, dtype)) for mode in ("bit", "row")}
+        dtype: {mode: [name for name in space_strata(mode, dtype) if "pilot" not in name] for mode in ("bit", "row")}
         for dtype in (torch.float8_e4m3fn, torch.int8)
     }
-    assert strata[torch.float8_e4m3fn] == {  # each chip holds exponents or signs
-        "bit": ["exponent chips, not critical", "check chips", "critical bits"],
+    assert strata[torch.float8_e4m3fn] == {  # each chip holds exponents or signs, and all 64 bits of a full line count
+        "bit": ["check chips", "other bits of sign and exponent", "critical bits"],
         "row": ["exponent chips", "check chips"],
     }
     assert strata[torch.int8] == {"bit": ["all"], "row": ["all"]}
@@ -309,9 +312,17 @@ def test_strata_of_other_formats():
         [TargetTensor.of("a", "c", torch.int8, (5, 7)), TargetTensor.of("b", "c", torch.float32, (5, 3))]
     )
     found = {one.name: one.probability for one in MemoryFault("bit").strata(both, CriticalBits())}
-    # 16 words of 64 bits; 15 floats have a critical bit each.
+    # 16 words of 64 bits; 15 floats have a critical bit and 8 others of sign and exponent each, all bits of 35 integers count.
+    other = 15 * 8 + 35 * 8
     assert found == pytest.approx(
-        {"data chips, not critical": 16 / 18 - 15 / (16 * 72), "check chips": 2 / 18, "critical bits": 15 / (16 * 72)}
+        {
+            "data chips, not critical": 16 / 18 - (15 + other) / (16 * 72),
+            "check chips": 2 / 18,
+            "other bits of sign and exponent": other / (16 * 72),
+            "critical bits": 15 / (16 * 72),
+            "pilot, others 7": 0.0,
+            "pilot, mild 6": 0.0,
+        }
     )
 
 
@@ -333,6 +344,8 @@ def test_conditions_that_cannot_be():
     space = dr.resolve(model)
     for options, said in (
         ({"mode": "row", "critical": 0}, "critical=0 is for faults of mode 'bit' or 'word', not 'row'"),
+        ({"mode": "bit", "critical": 0, "others": 2}, r"others is 2; it must be 0 or '1\+', with critical=0"),
+        ({"mode": "bit", "others": 0}, r"others is 0; it must be 0 or '1\+', with critical=0 \(it is None\)"),
         ({"mode": "bit", "critical": 2}, r"critical is 2; it must be 0 or '1\+'"),
         ({"mode": "word", "critical": "1+", "density": 0.0}, "density 0 has no wrong bit"),
         ({"mode": "bit", "critical": 0, "chips": [15, 16]}, r"chips is \(15, 16\); only those of data, 0 to 15"),

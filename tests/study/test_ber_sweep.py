@@ -44,13 +44,20 @@ def knees(table, losses=LOSSES):
     return rate_at_loss(summary_of(table), losses)
 
 
+def test_a_power_of_the_rate_is_met_exactly():
+    """Between two decades a line was up to 21 % too high on curves that bend down."""
+    rates = np.array(RATES)
+    for power in (0.4, 1.0, 1.3):
+        assert crossing((5 * rates**power)[None], rates, 0.01)[0] == pytest.approx((0.01 / 5) ** (1 / power))
+
+
 def test_the_knee_of_a_known_curve():
     """A loss of 200 times the rate, up to 0.3: exact while it is proportional; half of 0.3 lies between two rates."""
     loss = np.minimum(200 * np.array(RATES), 0.3)
     found = knees(sweep([loss] * 3)).set_index("loss")
     assert found.loc["0.001", "knee"] == pytest.approx(5e-6) and found.loc["0.01", "knee"] == pytest.approx(5e-5)
     assert found.loc["half", "auc_drop"] == pytest.approx(0.15)
-    assert found.loc["half", "knee"] == pytest.approx(1e-4 + (0.15 - 0.02) / (0.2 - 0.02) * 9e-4)
+    assert found.loc["half", "knee"] == pytest.approx(0.15 / 200)  # the line has 7.5e-4 there too
     # All trials agree. A share of 0.63 of error maps may lose all the 0.8, or raise AUC to 1.
     u = 1 - 0.05 ** (1 / 3)
     rates = np.array(RATES)
@@ -72,10 +79,10 @@ def test_trials_that_raised_are_in_no_mean_but_in_the_interval():
     whole = [[1e-6, 2e-6, 0.002, 0.02, 0.2, 0.3], [2e-6, 1e-6, 0.0025, 0.021, 0.2, 0.3]] * 20
     raised = [[1e-6, 1e-6, np.nan, 0.0205, 0.2, 0.3], *whole]
     one, other = (knees(sweep(losses)).set_index("loss").loc["0.001"] for losses in (raised, whole))
-    assert one["knee"] == pytest.approx(other["knee"], rel=1e-4) and one["knee_high"] == pytest.approx(
+    assert one["knee"] == pytest.approx(other["knee"], rel=0.01) and one["knee_high"] == pytest.approx(
         other["knee_high"], rel=0.1
     )
-    assert one["knee_low"] < other["knee_low"] / 4  # one map of 41 that loses all
+    assert one["knee_low"] < other["knee_low"] / 1.5  # one map of 41 that loses all
     assert one["raised"] == pytest.approx(1 / 41 / 6) and other["raised"] == 0
 
 
@@ -162,7 +169,7 @@ def test_claims():
     differ = rows.loc["models"]
     assert 1 < differ["low"] < differ["value"] < differ["high"] and differ["n"] == 40
     assert differ[["first", "last", "loss"]].tolist() == ["dlrm", "fm", "0.01"]
-    assert "dlrm 5.0e-05" in differ["detail"] and "fm 1.7e-04" in differ["detail"]
+    assert "dlrm 5.0e-05" in differ["detail"] and "fm 2.6e-04" in differ["detail"]
     assert rows.loc["data sets", "reason"] == "one data set only" and np.isnan(rows.loc["data sets", "value"])
     parts += [sweep(near(LATE), dataset="criteo-kaggle/fields"), sweep(near(LATE), "fm", "criteo-kaggle/fields")]
     row = claims(*parts).loc["data sets"]
@@ -194,7 +201,7 @@ def test_a_knee_that_was_not_reached_counts_where_no_other_differs():
     row = claims(sweep(near(STEEP)), sweep(near(never), "fm")).loc["models"]
     assert row["low"] > 1 and np.isnan(row["value"]) and row["detail"].endswith("fm not up to the highest rate")
     row = claims(sweep(near(STEEP)), sweep(near(LATE), "dcn"), sweep(near(never), "fm")).loc["models"]
-    assert row["low"] > 1 and "dcn 1.7e-04" in row["detail"]
+    assert row["low"] > 1 and "dcn 2.6e-04" in row["detail"]
 
 
 def test_a_knee_that_no_trial_reached_may_be_reached():
@@ -233,7 +240,7 @@ def test_a_collapse_that_is_not_sure():
 
 
 def test_one_model_against_the_others():
-    """Half is lost at 7.5e-4 by fm and nfm, at 3.25e-3 by dcn, and at 7.7e-5 by dlrm."""
+    """Half is lost at 7.5e-4 by fm and nfm, at 3.25e-3 by dcn, and at 8.7e-5 by dlrm."""
     early, never = [0, 0, 0.002, 0.2, 0.3, 0.3], [0, 0, 0, 0, 0.001, 0.005]
     others = [sweep(near(losses), name) for name, losses in (("fm", STEEP), ("dcn", LATE), ("nfm", STEEP))]
     row = claims(sweep(near(early)), *others).loc["dlrm"]
@@ -241,7 +248,7 @@ def test_one_model_against_the_others():
     assert row["value"] == pytest.approx(dlrm["knee"] / steep["knee"]) and row["n"] == 3  # of three the middle is STEEP
     ends = dlrm["knee_low"] / steep["knee_high"], dlrm["knee_high"] / steep["knee_low"]
     assert (row["low"], row["high"]) == pytest.approx(ends) and row["dataset"] == "movielens-1m/ids"
-    assert row["detail"].startswith("DLRM is the least robust of 4: half is lost at 7.7e-05 [")
+    assert row["detail"].startswith("DLRM is the least robust of 4: half is lost at 8.7e-05 [")
     last = claims(sweep(near(LATE)), sweep(near(early), "fm"), sweep(near(STEEP), "dcn")).loc["dlrm"]
     assert last["low"] > 1 and last["detail"].startswith("DLRM is the most robust of 3")
     unknown = claims(sweep(near(never)), sweep(near(early), "fm"), sweep(near(STEEP), "dcn")).loc["dlrm"]

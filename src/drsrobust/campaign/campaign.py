@@ -21,7 +21,14 @@ from drsrobust._html import facts
 from drsrobust._processes import check_script
 from drsrobust.campaign.conditions import Condition, condition_triples, grid, sharing_maps
 from drsrobust.campaign.model_file import model_file
-from drsrobust.campaign.sampling import StratifiedSchedule, StratifiedTable, families, raised_to_least, stratified
+from drsrobust.campaign.sampling import (
+    StratifiedSchedule,
+    StratifiedTable,
+    bounded,
+    families,
+    raised_to_least,
+    stratified,
+)
 from drsrobust.campaign.schedule import Schedule
 from drsrobust.campaign.sharded import LeadingRunner, follow
 from drsrobust.campaign.shards import Shard, full_run_of, shard_folders
@@ -383,7 +390,8 @@ class Campaign(StoredTrials):
         groups = sharing_maps(self.conditions)
         strata = [self.conditions[group[0]].stratum for group in groups]
         parts = list(families(self.conditions, groups))
-        return StratifiedSchedule(groups, strata, parts, self.trials, self._shard)
+        golden = self.evaluator.golden.auc or 0.0
+        return StratifiedSchedule(groups, strata, parts, self.trials, self._shard, golden)
 
     def table(self) -> "pd.DataFrame":
         """One row per finished trial, in the order of the grid; the same bit for bit however it was run. It may be read while
@@ -394,9 +402,9 @@ class Campaign(StoredTrials):
         condition = stored["condition"].to_numpy()
         probabilities = np.array([condition.stratum.probability for condition in self.conditions])
         weights = probabilities / np.maximum(1, np.bincount(condition, minlength=len(probabilities)))
-        bounded = np.array([condition.loss_is_bounded for condition in self.conditions])
+        is_bounded = bounded(self.conditions, stored, self.evaluator.golden.auc or 0.0)
         columns = {STRATUM: stored[STRATUM].to_pandas(), WEIGHT: weights[condition]}
-        table = self._described(stored).assign(**columns, **{LOSS_IS_BOUNDED: bounded[condition]})
+        table = self._described(stored).assign(**columns, **{LOSS_IS_BOUNDED: is_bounded[condition]})
         return StratifiedTable(table.copy())
 
     def _stored(self, columns: list[str]) -> pa.Table:

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import signature
@@ -90,11 +90,14 @@ class Condition:
             "mitigation_id": self.mitigation_id,
         }
 
-    @property
-    def loss_is_bounded(self) -> bool:
-        """Whether no map of its stratum is taken to lose more than those that are drawn."""
+    def loss_is_bounded(self, harmful: Collection[str]) -> bool:
+        """Whether no map of its stratum is taken to lose more than those that are drawn.
+
+        Args:
+            harmful: the names of the pilots that show harm (`critical_bits.harmful_pilots`).
+        """
         spread = SPREAD[0] if self.mitigation is None else self.mitigation.spread
-        return self.stratum is not None and self.stratum.is_bounded(spread)
+        return self.stratum is not None and self.stratum.is_bounded(spread, harmful)
 
     @property
     def description(self) -> dict[str, Any]:

@@ -17,12 +17,13 @@ import pyarrow.compute as pc
 from drsrobust.campaign.conditions import Condition, sharing_maps
 from drsrobust.campaign.schedule import Schedule, Shard
 from drsrobust.injection import AddressSpace, ErrorModel
-from drsrobust.injection.critical_bits import CriticalBits, Stratum
+from drsrobust.injection.critical_bits import CriticalBits, Stratum, harmful_pilots
 from drsrobust.mitigation import Screened
 from drsrobust.statistics.strata import ALL, STRATUM, WEIGHT
 
 LEAST_TRIALS = 2  # of each stratum: a variance takes two
 PILOT_TRIALS = 16  # of each stratum, from which the others are allocated
+PILOT_MAPS = 8  # of each pilot at most, and one at least; they have no weight
 MIN_SHARE_UNHIT, MIN_SHARE = 0.2, 0.1  # of the trials: of the stratum without critical flips, and of every other one
 UNSEEN_LOSS = 0.1  # AUC: a loss that the pilot of a stratum with critical flips is taken to have shown once more
 PROBES = 8  # single critical flips that show whether a mitigation removes them from memory
@@ -125,6 +126,7 @@ class StratifiedSchedule(Schedule):
         families: numbers of the groups that are the strata of the same conditions, in the order of the strata.
         trials: of each family; each stratum has two at least.
         shard: as of `Schedule`.
+        golden: AUC without errors.
     """
 
     def __init__(
@@ -134,13 +136,17 @@ class StratifiedSchedule(Schedule):
         families: Sequence[Sequence[int]],
         trials: int,
         shard: Shard | None = None,
+        golden: float = 0.0,
     ) -> None:
-        self._strata, self._asked = strata, trials
+        self._strata, self._asked, self._golden = strata, trials, golden
         self._family = {number: family for family in families for number in family}
         self._allocated = {number: len(family) == 1 for number, family in self._family.items()}
         self._auc: dict[int, dict[int, float]] = defaultdict(dict)  # of the pilot trials, by condition
-        pilots = [max(LEAST_TRIALS, min(PILOT_TRIALS, trials // len(self._family[n]))) for n in range(len(groups))]
-        super().__init__(groups, trials, shard, [0 if self._allocated[n] else pilots[n] for n in range(len(groups))])
+        pilots = [0] * len(groups)
+        for family in families:
+            for number, first in zip(family, first_trials([strata[n] for n in family], trials), strict=True):
+                pilots[number] = 0 if self._allocated[number] else first
+        super().__init__(groups, trials, shard, pilots)
 
     def add(self, table: pa.Table) -> None:
         first = table.filter(pc.field("trial") < PILOT_TRIALS)
@@ -153,22 +159,81 @@ class StratifiedSchedule(Schedule):
         family = self._family[number]
         if self._allocated[number] or not all(self._complete(other) for other in family):
             return
-        deviations = np.array([self._deviation(other) for other in family])
-        probabilities = np.array([self._strata[other].probability for other in family])
-        limits = allocate(probabilities, deviations, self._asked, self.pilots[number])
-        for other, limit in zip(family, limits.tolist(), strict=True):
+        strata, losses = [self._strata[other] for other in family], [self._losses(other) for other in family]
+        harmful = {
+            name for by_mitigation in zip(*losses, strict=True) for name in harmful_pilots(strata, by_mitigation)
+        }
+        limits = allocated(strata, losses, harmful, self._asked)
+        for other, limit in zip(family, limits, strict=True):
             self._allocated[other] = True
             self._ask(other, limit)
 
-    def _deviation(self, number: int) -> float:
-        """The standard deviation of the AUC in the pilot trials of a stratum, the largest of its mitigations'. A trial whose
-        model raised counts as 0."""
+    def _losses(self, number: int) -> list[np.ndarray]:
+        """The losses of AUC in the first trials of a stratum, for each of its mitigations. A trial whose model raised loses
+        all."""
         n = self.pilots[number]
         values = [[self._auc[condition][trial] for trial in range(n)] for condition in self._groups[number]]
-        spreads = [np.nan_to_num(np.array(pilot, np.float64)).var() for pilot in values]
-        # A pilot that shows no loss may have missed the rare ones: it must not starve its stratum.
-        unseen = 0.0 if self._strata[number].is_bounded("word") else UNSEEN_LOSS**2 / n
-        return float(np.sqrt(max(spreads) + unseen))
+        return [self._golden - np.nan_to_num(np.array(auc, np.float64)) for auc in values]
+
+
+def first_trials(strata: Sequence[Stratum], trials: int) -> list[int]:
+    """The first trials of each stratum and pilot of a condition, from which the others are allocated.
+
+    Args:
+        strata: of the condition.
+        trials: of all.
+    """
+    share = min(PILOT_TRIALS, trials // len(strata))
+    return [max(1, min(PILOT_MAPS, share)) if one.is_pilot else max(LEAST_TRIALS, share) for one in strata]
+
+
+def allocated(
+    strata: Sequence[Stratum], losses: Sequence[Sequence[np.ndarray]], harmful: set[str], trials: int
+) -> list[int]:
+    """The trials of each stratum and pilot of a condition, by the losses in their first ones.
+
+    Args:
+        strata: of the condition.
+        losses: of the first trials of each, for each mitigation; the one with the largest deviation counts.
+        harmful: the names of the pilots that show harm.
+        trials: of all.
+    """
+    counts = [len(first[0]) for first in losses]
+    # A pilot that shows no loss may have missed the rare ones: it must not starve its stratum.
+    deviations = [
+        np.sqrt(max(map(np.var, first)) + (0.0 if one.is_bounded("word", harmful) else UNSEEN_LOSS**2 / len(first[0])))
+        for one, first in zip(strata, losses, strict=True)
+    ]
+    weighted = [number for number, one in enumerate(strata) if not one.is_pilot]
+    left = trials - sum(count for count, one in zip(counts, strata, strict=True) if one.is_pilot)
+    probabilities = np.array([strata[number].probability for number in weighted])
+    shares = allocate(probabilities, np.array(deviations)[weighted], left, counts[weighted[0]])
+    for number, count in zip(weighted, shares.tolist(), strict=True):
+        counts[number] = count
+    return counts
+
+
+def bounded(conditions: Sequence[Condition], trials: pa.Table, golden: float) -> np.ndarray:
+    """Whether the losses of each condition of a campaign are taken to be bounded by those seen: bool [conditions].
+
+    Args:
+        conditions: of the campaign, one for each stratum.
+        trials: with `condition` and `auc`.
+        golden: AUC without errors.
+    """
+    number = trials["condition"].to_numpy()
+    losses = golden - np.nan_to_num(trials["auc"].to_numpy().astype(np.float64))
+    order = np.argsort(number, kind="stable")
+    ends = np.searchsorted(number[order], np.arange(1, len(conditions)))
+    by_condition, found = np.split(losses[order], ends), np.zeros(len(conditions), bool)
+    same: dict[tuple, list[int]] = defaultdict(list)
+    for place, condition in enumerate(conditions):
+        same[condition.key[:4]].append(place)
+    for places in same.values():
+        harmful = harmful_pilots([conditions[n].stratum for n in places], [by_condition[n] for n in places])
+        for place in places:
+            found[place] = conditions[place].loss_is_bounded(harmful)
+    return found
 
 
 class StratifiedTable(pd.DataFrame):
@@ -202,8 +267,10 @@ def raised_to_least(conditions: Sequence[Condition], trials: int) -> str:
     """What a campaign says of conditions that get more trials than `trials`, as each of their strata takes two; empty where
     none does."""
     groups, more = sharing_maps(list(conditions)), Counter()
+    pilots = ", each pilot 1" if any(one.stratum is not None and one.stratum.is_pilot for one in conditions) else ""
     for family in families(conditions, groups):
-        if len(family) > 1 and (least := LEAST_TRIALS * len(family)) > trials:
+        strata = [conditions[groups[number][0]].stratum for number in family]
+        if len(family) > 1 and (least := sum(first_trials(strata, 0))) > trials:
             more[least] += len(groups[family[0]])
     used = ", ".join(f"{least} in {n} condition{'s' if n > 1 else ''}" for least, n in sorted(more.items()))
-    return f"trials={trials} becomes {used}: each stratum takes {LEAST_TRIALS} at least" if used else ""
+    return f"trials={trials} becomes {used}: each stratum takes {LEAST_TRIALS} at least{pilots}" if used else ""

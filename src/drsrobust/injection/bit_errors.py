@@ -1,6 +1,6 @@
 """Error models of single flipped or stuck bits."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -10,18 +10,23 @@ from drsrobust._hashing import canonical_json
 from drsrobust.injection.address_space import AddressSpace
 from drsrobust.injection.critical_bits import (
     CriticalBits,
+    Parts,
     Stratum,
+    bit_strata,
     check_count,
     check_critical_bits,
     count_strata,
-    critical_masks,
     draw_count,
+    flips_in,
+    masks_in,
     mean_count,
 )
 from drsrobust.injection.error_map import ErrorMap
 from drsrobust.injection.error_models import ErrorModel, from_bits, from_rate, from_words
 from drsrobust.injection.number_formats import Bits, bit_set
 from drsrobust.statistics.strata import ALL
+
+_CONDITION = ("critical", "critical_bits", "others", "mild")  # fields that are left out of names where they are None
 
 
 class _ChosenBits(ErrorModel):
@@ -44,8 +49,43 @@ class _ChosenBits(ErrorModel):
         return super().sample_check_bits(checks, data, seed=seed, data_seed=data_seed, copy=copy)
 
 
+class _CountedFlips(_ChosenBits):
+    """An error model of flips, which may be counted in parts of the bits (`critical_bits.Parts`): with the fields `critical`,
+    `critical_bits` and `others`, and with or without `mild`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.critical_bits is not None:
+            check_critical_bits(self.critical_bits)
+        if self.critical is not None:
+            self._set(critical_bits=self.critical_bits or CriticalBits())
+            self._set(**{name: check_count(count, name) for name, count in self._counts.items()})
+            return
+        self._set(critical_bits=None)
+        for name, count in self._counts.items():
+            raise ValueError(f"{name} is {count!r}; it needs critical=, the number of critical flips, as critical=0")
+
+    @property
+    def _counts(self) -> dict[str, int | str]:
+        """The parts of the bits whose flips are counted, and how many flip."""
+        counts = {name: getattr(self, name, None) for name in ("critical", "others", "mild")}
+        return {name: count for name, count in counts.items() if count is not None}
+
+    def __repr__(self) -> str:
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))
+        given = (f"{name}={value!r}" for name, value in values if name not in _CONDITION or value is not None)
+        return f"{type(self).__name__}({', '.join(given)})"
+
+    def canonical(self) -> str:
+        """As of other models, without the fields of a condition where they are None."""
+        form = {"error_model": type(self).__name__, "bits": self.bits} | self._counts
+        if self.critical is not None:
+            form |= {"critical_bits": asdict(self.critical_bits)}
+        return canonical_json(form)
+
+
 @dataclass(frozen=True, repr=False)
-class BitFlip(_ChosenBits):
+class BitFlip(_CountedFlips):
     """Every eligible bit flips independently with probability `ber`, exactly, at every rate from 0 to 1.
 
     P(a set S of bits flips, and no other) = ber^|S| (1 - ber)^(N - |S|). Source: the error model of arXiv:2307.10244, drawn
@@ -60,6 +100,8 @@ class BitFlip(_ChosenBits):
         critical: how many critical bits flip: a number, or at least a number (`"3+"`). The map is one of this model under that
             condition: the numbers of flips in critical bits and elsewhere are independent.
         critical_bits: which bits are critical; None: `CriticalBits()`.
+        others: with `critical`, how many other bits of sign and exponent flip, outside of large tables (`CriticalBits.parts`).
+        mild: with `critical`, how many of the remaining bits outside of large tables flip, as those of mantissas.
 
     Example:
         >>> BitFlip(1e-6, bits="exponent"), str(BitFlip(1e-6, bits=("sign", 30)))
@@ -74,29 +116,12 @@ class BitFlip(_ChosenBits):
     bits: Bits = None
     critical: int | str | None = None
     critical_bits: CriticalBits | None = None
+    others: int | str | None = None
+    mild: int | str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._set(ber=check_rate("ber", self.ber))
-        if self.critical_bits is not None:
-            check_critical_bits(self.critical_bits)
-        if self.critical is None:
-            self._set(critical_bits=None)
-        else:
-            self._set(critical=check_count(self.critical), critical_bits=self.critical_bits or CriticalBits())
-
-    def __repr__(self) -> str:
-        condition = (
-            "" if self.critical is None else f", critical={self.critical!r}, critical_bits={self.critical_bits!r}"
-        )
-        return f"BitFlip(ber={self.ber!r}, bits={self.bits!r}{condition})"
-
-    def canonical(self) -> str:
-        """As of other models, without `critical` and `critical_bits` where they are None."""
-        form = {"error_model": type(self).__name__, "bits": self.bits}
-        if self.critical is not None:
-            form |= {"critical": self.critical, "critical_bits": asdict(self.critical_bits)}
-        return canonical_json(form)
 
     @property
     def rate(self) -> float:
@@ -104,27 +129,25 @@ class BitFlip(_ChosenBits):
         return self.ber
 
     def expected_share(self, space: AddressSpace) -> float:
-        """The bit error rate; of a map with a number of critical flips, their share and that of the other flips."""
+        """The bit error rate; of a map with numbers of flips in parts of the bits, their share and that of the other flips."""
         eligible = self.eligible(space)
         if self.critical is None:
             return self.ber
-        n = self.critical_bits.among(eligible).bits
-        return (self.ber * (eligible.bits - n) + mean_count(self.critical, n, self.ber)) / eligible.bits
+        parts, flips, free = self.critical_bits.parts(eligible), 0.0, eligible.bits
+        for name, count in self._counts.items():
+            n = getattr(parts, name).bits
+            flips, free = flips + mean_count(count, n, self.ber, name), free - n
+        return (self.ber * free + flips) / eligible.bits
 
     def strata(self, space: AddressSpace, critical_bits: CriticalBits) -> list[Stratum]:
-        """By the number of critical flips: `0`, `1`, ... and the last one with more of them."""
+        """By the number of critical flips: `0`, `1`, ... and the last one with more of them; `0` by whether other bits of sign
+        and exponent flip."""
         if type(self) is not BitFlip or self.critical is not None:
             return []
-        counts = count_strata(critical_bits.among(self.eligible(space)).bits, self.ber)
-        return [
-            Stratum(
-                str(count),
-                probability,
-                replace(self, critical=count, critical_bits=critical_bits),
-                bounded_within=None if count else "anywhere",
-            )
-            for count, probability in counts.items()
-        ] or [Stratum(ALL, 1.0, self)]
+        parts = critical_bits.parts(self.eligible(space))
+        means = self.ber * parts.others.bits, self.ber * parts.mild.bits
+        no_others, counts = float((1 - self.ber) ** parts.others.bits), count_strata(parts.critical.bits, self.ber)
+        return bit_strata(self, self, parts, counts, no_others, means, critical_bits) or [Stratum(ALL, 1.0, self)]
 
     def critical_probe(self, critical_bits: CriticalBits) -> ErrorModel:
         return replace(self, ber=0.0, critical=1, critical_bits=critical_bits)
@@ -137,35 +160,42 @@ class BitFlip(_ChosenBits):
         error_map = from_rate(self, eligible, self.ber, seed, copy)
         if self.critical is None:
             return error_map
-        critical = self.critical_bits.among(eligible)
-        clock = self.clock(critical.bits, seed, copy, "critical")
-        count = draw_count(self.critical, critical.bits, self.ber, clock.values(np.zeros(1, np.int64), 1)[0, 0])
-        index = np.array([space.tensors.index(tensor) for tensor in critical.tensors], np.int32)
-        tensor, word, mask = critical.locate_masks(clock.first(count))
-        others = error_map.mask & ~critical_masks(critical, index, error_map)
+        parts, drawn, free, kept = self.critical_bits.parts(eligible), [], eligible.bits, error_map.mask
+        for name, count in self._counts.items():
+            part = getattr(parts, name)
+            mean_count(count, part.bits, self.ber, name)  # raises
+            free, kept = free - part.bits, kept & ~masks_in(part, eligible, error_map)
+            if part.bits:
+                clock = self.clock(part.bits, seed, copy, name)
+                raw = clock.values(np.zeros(1, np.int64), 1)[0, 0]
+                drawn.append((part, clock.first(draw_count(count, part.bits, self.ber, raw))))
+        tensor, word, mask = flips_in(eligible, drawn)
         return from_words(
             self,
             eligible,
-            np.append(error_map.tensor, index[tensor]),
+            np.append(error_map.tensor, tensor),
             np.append(error_map.word, word),
-            np.append(others, mask),
+            np.append(kept, mask),
             seed,
             requested_rate=self.expected_share(space),
-            n_sites=eligible.bits - critical.bits,  # of the flips that come at the rate
-            n_events=int(np.bitwise_count(others).sum()),
+            n_sites=free,  # of the flips that come at the rate
+            n_events=int(np.bitwise_count(kept).sum()),
         )
 
 
-@dataclass(frozen=True)
-class FixedCount(_ChosenBits):
+@dataclass(frozen=True, repr=False)
+class FixedCount(_CountedFlips):
     """Exactly `k` distinct eligible bits flip, a uniform k-subset: the first k of the error clock.
 
     For a metric given the number of errors (arXiv:2405.01741 uses one and several). For one seed the map of fewer errors is
-    part of the map of more.
+    part of the map of more, unless they are counted by `critical`.
 
     Args:
         k: how many bits flip.
         bits: eligible bits, as in `BitFlip`.
+        critical: how many of them are critical, as in `BitFlip`: the map is one of this model under that condition.
+        critical_bits: which bits are critical; None: `CriticalBits()`.
+        others: with a number as `critical`, how many other bits of sign and exponent flip, as in `BitFlip`.
     """
 
     COUNT = "k"
@@ -173,22 +203,66 @@ class FixedCount(_ChosenBits):
 
     k: int
     bits: Bits = None
+    critical: int | str | None = None
+    critical_bits: CriticalBits | None = None
+    others: int | str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._set(k=check_whole("k", self.k, 0))
+        if self.others is not None and isinstance(self.critical, str):
+            raise ValueError(f"critical is {self.critical!r}; with others= it must be a number of flips, 0 or more")
 
     def expected_share(self, space: AddressSpace) -> float:
         """k over the number of eligible bits."""
-        eligible = self.eligible(space).bits
-        if self.k > eligible:
-            raise ValueError(f"k is {self.k}; it must be from 0 to {eligible}, the number of eligible bits")
-        return self.k / eligible
+        eligible = self.eligible(space)
+        if self.k > eligible.bits:
+            raise ValueError(f"k is {self.k}; it must be from 0 to {eligible.bits}, the number of eligible bits")
+        if self.critical is not None:
+            self._drawn(self.critical_bits.parts(eligible), np.zeros(2, np.uint64))  # raises
+        return self.k / eligible.bits
+
+    def strata(self, space: AddressSpace, critical_bits: CriticalBits) -> list[Stratum]:
+        """As of `BitFlip`; the numbers of flips are hypergeometric."""
+        from scipy.stats import hypergeom
+
+        if type(self) is not FixedCount or self.critical is not None:
+            return []
+        self.expected_share(space)  # raises
+        parts = critical_bits.parts(self.eligible(space))
+        others, mild, left = parts.others.bits, parts.mild.bits, parts.others.bits + parts.rest.bits
+        counts = count_strata(parts.critical.bits, self.k, left + parts.critical.bits)
+        means = self.k * others / max(1, left), self.k * mild / max(1, left)
+        no_others = float(hypergeom.pmf(0, left, others, self.k)) if self.k <= left else 0.0
+        pilot = BitFlip(0.0, self.bits)
+        return bit_strata(self, pilot, parts, counts, no_others, means, critical_bits) or [Stratum(ALL, 1.0, self)]
+
+    def critical_probe(self, critical_bits: CriticalBits) -> ErrorModel:
+        return BitFlip(0.0, self.bits, critical=1, critical_bits=critical_bits)
+
+    def _drawn(self, parts: Parts, raw: np.ndarray) -> tuple[int, int]:
+        """The numbers of critical and of other flips of sign and exponent, drawn by two raw words."""
+        others, left = parts.others.bits, parts.others.bits + parts.rest.bits
+        critical = draw_count(self.critical, parts.critical.bits, self.k, raw[0], bits=left + parts.critical.bits)
+        required = "0+" if self.others is None else self.others
+        return critical, draw_count(required, others, self.k - critical, raw[1], "others", bits=left)
 
     def sample(self, space: AddressSpace, *, seed: int, copy: int = 0) -> ErrorMap:
         eligible = self.eligible(space)
         counts = {"requested_rate": self.expected_share(space), "n_sites": eligible.bits, "n_events": self.k}
-        return from_bits(self, eligible, self.clock(eligible.bits, seed, copy).first_in_parts(self.k), seed, **counts)
+        if self.critical is None:
+            clock = self.clock(eligible.bits, seed, copy)
+            return from_bits(self, eligible, clock.first_in_parts(self.k), seed, **counts)
+        parts = self.critical_bits.parts(eligible)
+        raw = self.clock(1, seed, copy, "counts").values(np.arange(2), 1)[:, 0]
+        critical, others = self._drawn(parts, raw)
+        numbers = {"critical": critical, "others": others, "rest": self.k - critical - others}
+        drawn = [
+            (getattr(parts, name), self.clock(getattr(parts, name).bits, seed, copy, name).first(number))
+            for name, number in numbers.items()
+            if number
+        ]
+        return from_words(self, eligible, *flips_in(eligible, drawn), seed, **counts)
 
     def sample_check_bits(self, checks: AddressSpace, data: AddressSpace, **_: int) -> None:
         """None: all k errors lie in the data."""

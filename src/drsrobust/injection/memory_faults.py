@@ -11,7 +11,8 @@ from drsrobust._arguments import check_instance, check_rate, check_seed, check_w
 from drsrobust._choices import check_choice
 from drsrobust._hashing import canonical_json
 from drsrobust.injection.address_space import AddressSpace, TargetTensor
-from drsrobust.injection.critical_bits import CriticalBits, Stratum, check_critical_bits
+from drsrobust.injection.bit_errors import BitFlip
+from drsrobust.injection.critical_bits import CriticalBits, Stratum, check_critical_bits, pilots_of
 from drsrobust.injection.error_map import ErrorMap
 from drsrobust.injection.error_models import ErrorModel, from_sorted_words, from_words
 from drsrobust.injection.memory_map import (
@@ -72,10 +73,13 @@ class MemoryFault(ErrorModel):
         critical: of modes `bit` and `word`: 0, no critical bit is wrong; `"1+"`, at least one is. The fault is one of this
             model in a chip of data under that condition.
         critical_bits: which bits are critical; None: `CriticalBits()`.
+        others: with `critical=0`: 0, no other bit of sign and exponent is wrong outside of large tables
+            (`CriticalBits.parts`); `"1+"`, at least one is.
 
     Raises:
         ValueError: another mode, a density outside of 0 to 1, negative failure rates or none, chips other than 0 to 17 (of
-            faults with `critical` other than 0 to 15), lines other than 1 to 4, another `critical`, or one of another mode.
+            faults with `critical` other than 0 to 15), lines other than 1 to 4, another `critical` or `others`, or one of
+            another mode.
 
     Example:
         >>> import drsrobust as dr
@@ -95,6 +99,7 @@ class MemoryFault(ErrorModel):
     lines: int = CHIP_BITS
     critical: int | str | None = None
     critical_bits: CriticalBits | None = None
+    others: int | str | None = None
 
     def __post_init__(self) -> None:
         if self.mode is not None:
@@ -116,6 +121,12 @@ class MemoryFault(ErrorModel):
             raise ValueError(f"fit has no rate above 0 of {self.mode or 'any mode'}")
         if self.critical_bits is not None:
             check_critical_bits(self.critical_bits)
+        if self.others is not None and (
+            isinstance(self.others, bool) or self.others not in (0, "1+") or self.critical != 0
+        ):
+            raise ValueError(
+                f"others is {self.others!r}; it must be 0 or '1+', with critical=0 (it is {self.critical!r})"
+            )
         if self.critical is None:
             self._set(critical_bits=None)
         else:
@@ -126,7 +137,7 @@ class MemoryFault(ErrorModel):
             raise ValueError(f"critical is {self.critical!r}; it must be 0 or '1+', the critical bits of one fault")
         if self.mode not in SMALL_MODES:
             raise ValueError(f"critical={self.critical!r} is for faults of mode 'bit' or 'word', not {self.mode!r}")
-        if self.mode == "word" and self.critical and not self.density:
+        if self.mode == "word" and (self.critical or self.others) and not self.density:
             raise ValueError(f"critical is {self.critical!r}; a fault of density 0 has no wrong bit")
         chips = tuple(range(DATA_CHIPS)) if self.chips is None else self.chips
         if chips[-1] >= DATA_CHIPS:
@@ -141,6 +152,8 @@ class MemoryFault(ErrorModel):
         form |= {"geometry": asdict(self.geometry), "chips": self.chips, "lines": self.lines}
         if self.critical is not None:
             form |= {"critical": self.critical, "critical_bits": asdict(self.critical_bits)}
+        if self.others is not None:
+            form |= {"others": self.others}
         return canonical_json(form)
 
     def __str__(self) -> str:
@@ -156,6 +169,7 @@ class MemoryFault(ErrorModel):
         parts += [f"lines={self.lines}"] if self.lines != CHIP_BITS else []
         if self.critical is not None:
             parts.append(f"critical={self.critical!r}, critical_bits={self.critical_bits}")
+        parts += [f"others={self.others!r}"] if self.others is not None else []
         return f"MemoryFault({', '.join(parts)})"
 
     @property
@@ -190,13 +204,15 @@ class MemoryFault(ErrorModel):
 
     def strata(self, space: AddressSpace, critical_bits: CriticalBits) -> list[Stratum]:
         """By the chip that fails: of low mantissa bits, of `exponent_chips`, of check bits (where there are formats other than
-        floats: of data and of check bits). Faults of one bit or word with a critical bit are a stratum of their own."""
+        floats: of data and of check bits). Faults of one bit or word with a critical bit are a stratum of their own, and so are
+        those with other bits of sign and exponent alone."""
         if self.chips is not None:
             return [Stratum(ALL, 1.0, self)]
         try:
-            chance = self._critical_chance(space, critical_bits)
+            bits = critical_bits.parts(space)
+            chance, harmful = (self._chance(space, part) for part in (bits.critical, bits.harmful))
         except ValueError:  # the target has no critical bits
-            chance = np.zeros(DATA_CHIPS)
+            chance = harmful = np.zeros(DATA_CHIPS)
         top = exponent_chips(space)
         if not top and not chance.any():
             return [Stratum(ALL, 1.0, self)]
@@ -204,17 +220,28 @@ class MemoryFault(ErrorModel):
         # Mantissa chips move a number by under an eighth of itself, unless a range check then sets it to 0.
         groups = {"mantissa chips" if top else "data chips": (others, "chip" if top else None)}
         groups |= {"exponent chips": ([*top], None), "check chips": (list(range(DATA_CHIPS, CHIPS)), "word")}
-        strata, condition = [], {"critical_bits": critical_bits}
-        for name, (chips, bounded_within) in groups.items():
-            if name == "check chips" or not chance.any():
-                strata.append((name, len(chips) / CHIPS, {"chips": chips}, bounded_within))
+        if not chance.any():
+            strata = ((name, len(chips) / CHIPS, {"chips": chips}, within) for name, (chips, within) in groups.items())
+            return [Stratum(name, share, replace(self, **new), within) for name, share, new, within in strata if share]
+        # Flips of each kind in a fault: a bit of these is one of a place's 4, or wrong in a word by lines and density.
+        wrong = (1 if self.mode == "bit" else self.lines * self.density) / CHIP_BITS / (CHIPS * Layout(space).words)
+        pilots = pilots_of(BitFlip(0.0), bits, (wrong * bits.others.bits, wrong * bits.mild.bits), critical_bits)
+        harm = {name: tuple(one.name for one in pilots if name in one.name) for name in ("others", "mild")}
+        none = {"critical_bits": critical_bits, "critical": 0, "others": 0}
+        found = []
+        for name, (chips, within) in groups.items():
+            if not chips:
+                continue
+            if name == "check chips":
+                found.append(Stratum(name, len(chips) / CHIPS, replace(self, chips=chips), within))
             else:
-                other = float((1 - chance[chips]).sum()) / CHIPS
-                strata.append((f"{name}, not critical", other, {"chips": chips, "critical": 0} | condition, "word"))
-        strata.append(("critical bits", float(chance.sum()) / CHIPS, {"critical": "1+"} | condition, None))
-        return [
-            Stratum(name, share, replace(self, **new), bounded) for name, share, new, bounded in strata if share > 0
-        ]
+                share, drawn = float((1 - harmful[chips]).sum()) / CHIPS, replace(self, **none, chips=chips)
+                found.append(Stratum(f"{name}, not critical", share, drawn, "word", harm["mild"]))
+        share, drawn = float((harmful - chance).sum()) / CHIPS, replace(self, **none | {"others": "1+"})
+        found.append(Stratum("other bits of sign and exponent", share, drawn, "word", harm["others"]))
+        drawn = replace(self, critical="1+", critical_bits=critical_bits)
+        found.append(Stratum("critical bits", float(chance.sum()) / CHIPS, drawn))
+        return [one for one in found if one.probability > 1e-15] + pilots  # but for rounding
 
     def columns(self) -> dict[str, Any]:
         chips = None if self.chips is None else ", ".join(map(str, self.chips))
@@ -225,13 +252,9 @@ class MemoryFault(ErrorModel):
             "error_mapping": self.geometry.mapping,
         }
 
-    def _critical_chance(self, space: AddressSpace, critical_bits: CriticalBits) -> np.ndarray:
-        """The probability that a fault of one bit or word in each of the data chips makes a critical bit wrong (0 for other
-        modes): float64 [16].
-
-        Raises:
-            ValueError: the target has no critical bits.
-        """
+    def _chance(self, space: AddressSpace, part: AddressSpace) -> np.ndarray:
+        """The probability that a fault of one bit or word in each of the data chips makes a bit of a part of the space wrong (0
+        for other modes): float64 [16]."""
         chance, words = np.zeros(DATA_CHIPS), Layout(space).words
         if self.mode not in SMALL_MODES:
             return chance
@@ -241,7 +264,7 @@ class MemoryFault(ErrorModel):
             for k in range(CHIP_BITS + 1):
                 ways = [comb(k, j) * comb(CHIP_BITS - k, self.lines - j) * right**j for j in range(self.lines + 1)]
                 hit[k] = 1 - sum(ways) / comb(CHIP_BITS, self.lines)
-        for bits in critical_bits.among(space).eligible:
+        for bits in part.eligible:
             tensor, width = bits.tensor, bits.tensor.format.width
             per, period = width // CHIP_BITS, len(bits.masks)
             residue = np.arange(lcm(period, WORD // width))  # words with one residue have their bits in the same chips
@@ -293,17 +316,24 @@ class MemoryFault(ErrorModel):
     def _with_condition(self, space: AddressSpace, random: np.random.Generator) -> Extent:
         """A fault of one word with a critical bit, or without, by rejection. One with such bits is proposed by one of them, so
         one with k of them k times as often, and taken with probability 1 / k (Karp, Luby, Madras, J. Algorithms 10, 1989)."""
-        layout, critical = Layout(space), self.critical_bits.among(space)
+        layout, parts = Layout(space), self.critical_bits.parts(space)
+        # The bits of which one must be wrong, and those of which none may be.
+        required = parts.critical if self.critical else parts.others if self.others else None
+        clean = None if self.critical else parts.critical if self.others or self.others is None else parts.harmful
+        if required is not None and not required.bits:
+            raise ValueError(f"{self}: the target has no such bits")
         self.geometry.held(layout.words)  # raises
         for _ in range(_DRAWS):
-            if self.critical:
-                address, chip, bit = layout.place(critical, int(random.integers(critical.bits)))
+            if required is not None:
+                address, chip, bit = layout.place(required, int(random.integers(required.bits)))
                 mask = self._mask(random, bit)
             else:
                 chip, address = self.chips[random.integers(len(self.chips))], int(random.integers(layout.words))
                 mask = self._mask(random)
-            hit = (mask & layout.bits_of(critical, address, chip)).bit_count()
-            if chip in self.chips and (random.random() * hit < 1 if self.critical else not hit):
+            if chip not in self.chips or (clean is not None and mask & layout.bits_of(clean, address, chip)):
+                continue
+            hit = 0 if required is None else (mask & layout.bits_of(required, address, chip)).bit_count()
+            if required is None or random.random() * hit < 1:
                 return Extent(self.mode, chip, np.array([address]), mask)
         raise ValueError(f"{self}: none of {_DRAWS:,} faults was such a one; give it other chips or critical_bits")
 

@@ -132,7 +132,8 @@ class Layout:
     def place(self, part: AddressSpace, number: int) -> tuple[int, int, int]:
         """Address, chip and number in the chip of a bit, given by its number in a space of some of the tensors."""
         tensor, word, bit = (int(column[0]) for column in part.locate(np.array([number])))
-        index, width = self._space.tensors.index(part.tensors[tensor]), part.tensors[tensor].format.width
+        names, width = [one.name for one in self._space.tensors], part.tensors[tensor].format.width
+        index = names.index(part.tensors[tensor].name)
         address, within = divmod(word * width + bit, WORD)
         return (int(self._ends[index - 1]) if index else 0) + address, *divmod(within, CHIP_BITS)
 

@@ -29,6 +29,7 @@ PADDING = "padding"
 FIELDS = ("sign", "exponent", "mantissa", "value", "scale", "bias", PADDING)
 TOP = "exponent_top"  # the highest bit of the exponent: a part of a field
 _CODE_BITS = {"int8": 8, "int4": 4, "int2": 2}
+_HEADERS = {2: torch.float16, 4: torch.float32}  # bytes of a quantized row's scale, or bias -> its format
 _ROWS = re.compile(r"(int8|int4|int2|float16|float32) rows: (\d+) values, (\d+) bytes of scale and bias, (\d+) bytes")
 
 
@@ -139,6 +140,30 @@ def quantized_rows(values: str, dim: int, header: int, row_bytes: int) -> Format
     masks = {key: np.where(is_value, mask[0], np.uint64(0)) for key, mask in plain(dtype).fields.items()}
     masks[PADDING] = np.where(is_value, np.uint64(0), np.uint64((1 << 8 * dtype.itemsize) - 1))
     return Format(name, dtype, masks)
+
+
+def harmful_masks(layout: Format) -> np.ndarray:
+    """Masks uint64 [period] of the bits of a word whose flip may change its number by a factor of 2 or more: sign and exponent
+    of floats, all bits of integers, sign and exponent of the scale and the bias of quantized rows (their codes move a value
+    within the row's range). Of `float8_e4m3fn`, which has no infinities, bits of the mantissa may make NaN.
+    """
+    fields = layout.fields
+    if "scale" in fields:
+        masks = np.zeros(layout.period, np.uint64)
+        for name in ("scale", "bias"):
+            (place,) = np.nonzero(fields[name])
+            word = _sign_and_exponent(_HEADERS[len(place)])
+            masks[place] = [word >> 8 * byte & 0xFF for byte in range(len(place))]
+        return masks
+    if "exponent" not in fields:
+        return layout.eligible(None)
+    masks = fields["sign"] | fields["exponent"]
+    return masks | fields["mantissa"] if layout.dtype == torch.float8_e4m3fn else masks
+
+
+def _sign_and_exponent(dtype: torch.dtype) -> int:
+    fields = plain(dtype).fields
+    return int(fields["sign"][0] | fields["exponent"][0])
 
 
 def format_named(name: str) -> Format:

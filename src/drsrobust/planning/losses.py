@@ -1,7 +1,7 @@
 """What errors in each tensor cost under each protection, on the same error maps: the losses that a plan is chosen on."""
 
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,11 +9,11 @@ from functools import cached_property
 import numpy as np
 
 from drsrobust.campaign.conditions import Condition
-from drsrobust.campaign.sampling import strata_of
+from drsrobust.campaign.sampling import LEAST_TRIALS, PILOT_MAPS, strata_of
 from drsrobust.campaign.trial import trial_seed
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import AddressSpace, ErrorMap, ErrorModel, Injection, Target, resolve
-from drsrobust.injection.critical_bits import SPREAD, CriticalBits, Stratum
+from drsrobust.injection.critical_bits import SPREAD, CriticalBits, Stratum, harmful_pilots
 from drsrobust.mitigation import Mitigation, Screened
 from drsrobust.planning.simultaneous import Uncertainty, uncertainty
 from drsrobust.statistics.columns import NONE
@@ -133,8 +133,10 @@ def measure(
         covered[:, number] = [name in touched for name in tensors]
         if not covered[:, number].any():
             raise ValueError(f"{candidate.name} protects none of the {len(tensors)} tensors of target {str(target)!r}")
-    error_map = list(_draw(evaluator, errors, target, space, trials, seed))
-    maps, strata = [entry for entry, _ in error_map], [stratum for _, stratum in error_map]
+    drawn = list(_draw(evaluator, errors, target, space, trials, seed))
+    pilots = [(_loss(evaluator, golden, entry), stratum) for entry, stratum in drawn if stratum.is_pilot]
+    maps = [entry for entry, stratum in drawn if not stratum.is_pilot]
+    strata = [stratum for _, stratum in drawn if not stratum.is_pilot]
     counts = Counter(entry.name for entry in strata)
     values = np.full((len(maps), *covered.shape), np.nan)
     lost_by_map = np.array([_loss(evaluator, golden, entry) for entry in maps])
@@ -150,7 +152,11 @@ def measure(
             values[:, number, option] = _losses(evaluator, golden, candidate, name, touched, cached)
     weight = np.array([entry.probability / counts[entry.name] for entry in strata])
     names = (NONE, *(candidate.name for candidate in candidates))
-    bounded = np.array([entry.is_bounded(SPREAD[-1]) for entry in strata])
+    by_stratum: dict[Stratum, list[float]] = defaultdict(list)
+    for loss, stratum in (*zip(lost_by_map.tolist(), strata, strict=True), *pilots):
+        by_stratum[stratum].append(loss)
+    harmful = harmful_pilots(list(by_stratum), list(map(np.array, by_stratum.values())))
+    bounded = np.array([entry.is_bounded(SPREAD[-1], harmful) for entry in strata])
     return Losses(tensors, names, values, lost_by_map, tuple(entry.name for entry in strata), weight, bounded, golden)
 
 
@@ -158,12 +164,17 @@ def _draw(
     evaluator: Evaluator, errors: ErrorModel, target: str | Target, space: AddressSpace, trials: int, seed: int
 ) -> Iterator[tuple[ErrorMap, Stratum]]:
     """Error maps with the strata that they were drawn from."""
-    strata = strata_for(errors, space)
-    for stratum in strata:
+    for stratum, count in maps_of(strata_for(errors, space), trials):
         condition = Condition(errors, target, space, None, stratum)
-        for trial in range(max(2, trials // len(strata))):
+        for trial in range(count):
             drawn_seed = trial_seed(evaluator, condition, trial, seed=seed, coupled=True)
             yield Injection(evaluator.model, [(stratum.error_model, space)], seed=drawn_seed).error_map, stratum
+
+
+def maps_of(strata: Sequence[Stratum], trials: int) -> list[tuple[Stratum, int]]:
+    """Strata and pilots with their numbers of maps: all strata have as many, two at least, and pilots have no more."""
+    share = max(LEAST_TRIALS, trials // sum(not stratum.is_pilot for stratum in strata))
+    return [(stratum, min(PILOT_MAPS, share) if stratum.is_pilot else share) for stratum in strata]
 
 
 def strata_for(errors: ErrorModel, space: AddressSpace) -> list[Stratum]:

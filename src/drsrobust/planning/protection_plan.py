@@ -25,12 +25,12 @@ from drsrobust.campaign import Campaign
 from drsrobust.data import Split
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import ErrorModel, Target, as_target, resolve
-from drsrobust.injection.critical_bits import SPREAD
+from drsrobust.injection.critical_bits import SPREAD, harmful_pilots
 from drsrobust.mitigation import Composed, Mitigation
 from drsrobust.models import padded_batches, state_digest
 from drsrobust.planning.choice import Choice, InfeasibleBudget, cheapest, choose
 from drsrobust.planning.costs import WHOLE, cost_arrays, tensor_costs
-from drsrobust.planning.losses import Losses, measure, strata_for
+from drsrobust.planning.losses import Losses, maps_of, measure, strata_for
 from drsrobust.statistics.columns import ENDS, NONE
 from drsrobust.statistics.strata import LOSS_IS_BOUNDED, STRATUM, WEIGHT, Strata
 from drsrobust.statistics.summary import summarise
@@ -289,15 +289,20 @@ class Plan:
         distinct = list({protection.identity(): protection for protection in protections}.values())
         space, tables = resolve(evaluator.model, target), []
         strata = strata_for(errors, space)
-        count = max(2, trials // len(strata))
-        for stratum in strata:
+        for stratum, count in maps_of(strata, trials):
             grid = {"errors": [stratum.error_model], "targets": [target], "mitigations": [None, *distinct]}
             table = Campaign(evaluator, **grid, trials=count, seed=seed).run(workers=1)
-            bounded = {protection.name: stratum.is_bounded(protection.spread) for protection in distinct}
-            bounded = table["mitigation"].map({NONE: stratum.is_bounded(SPREAD[0]), **bounded})
-            new = {STRATUM: stratum.name, WEIGHT: stratum.probability / count, LOSS_IS_BOUNDED: bounded}
-            tables.append(table.assign(**new))
-        verified = pd.concat(tables, ignore_index=True)
+            tables.append(table.assign(**{STRATUM: stratum.name, WEIGHT: stratum.probability / count}))
+        spreads = {NONE: SPREAD[0]} | {protection.name: protection.spread for protection in distinct}
+        lost = [table["auc_drop"].fillna(table["auc_golden"]).groupby(table["mitigation"]) for table in tables]
+        harmful = {
+            name: harmful_pilots(strata, [values.get_group(name).to_numpy() for values in lost]) for name in spreads
+        }
+        for number, stratum in enumerate(strata):
+            bounded = {name: stratum.is_bounded(spread, harmful[name]) for name, spread in spreads.items()}
+            tables[number] = tables[number].assign(**{LOSS_IS_BOUNDED: tables[number]["mitigation"].map(bounded)})
+        weighted = [table for table, stratum in zip(tables, strata, strict=True) if not stratum.is_pilot]
+        verified = pd.concat(weighted, ignore_index=True)
         kinds = [columns.get(name, (NONE, 0.0, 0.0)) for name in verified["mitigation"]]
         verified[list(_ABOUT)] = pd.DataFrame(kinds, verified.index)
         return verified.assign(error_model=errors.label, rate=errors.rate, ber=errors.expected_share(space))

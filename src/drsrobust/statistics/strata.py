@@ -76,6 +76,9 @@ class Strata:
             harmed = ((trials["auc_drop"] > DROP) | (trials["outcome"] == "raised")).to_numpy(bool)
         strata = tuple(dict.fromkeys(names.tolist()))
         members = np.array([names == name for name in strata])
+        # Trials of pilots have no weight, and are in no number.
+        strata = tuple(name for name, member in zip(strata, members, strict=True) if weight[member].any())
+        members = np.array([names == name for name in strata])
         has_losses = "auc_drop" in trials
         losses = trials["auc_drop"].to_numpy(float, na_value=np.nan) if has_losses else harmed.astype(float)
         is_bounded = np.zeros(len(trials), bool)
