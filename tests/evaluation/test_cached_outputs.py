@@ -47,7 +47,7 @@ class Late(nn.Module):
             self.again = nn.Linear(16, 16)
             self.again.weight = self.late[0].weight
         if habit == "scripted":
-            with pytest.warns(DeprecationWarning):
+            with pytest.warns((DeprecationWarning, FutureWarning)):
                 self.gate = torch.jit.script(gate)
         if habit == "attention":
             self.mixing = nn.TransformerEncoderLayer(16, 2, 16, batch_first=True)
