@@ -255,7 +255,9 @@ PLAN = {"budget_bits": 0.1, "budget_time": 0.0}
 
 
 def ids(cases):
-    return [f"{name}={shown(value)[:30]!r}-{number}" for number, (_, name, value) in enumerate(cases)]
+    return [
+        f"{name}={shown(value).partition(' at 0x')[0][:30]!r}-{number}" for number, (_, name, value) in enumerate(cases)
+    ]
 
 
 @pytest.mark.parametrize(("call", "name", "value"), CASES, ids=ids(CASES))

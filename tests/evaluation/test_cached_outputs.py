@@ -13,7 +13,9 @@ from drsrobust.injection import BitFlip, FixedCount, inject
 from drsrobust.models import state_digest
 
 # The scratch memory of `Late` is an attribute, as in models that people write.
-pytestmark = pytest.mark.filterwarnings("ignore:errors cannot hit (work|left)", "ignore:.* leaves out .*num_batches_tracked")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:errors cannot hit (work|left)", "ignore:.* leaves out .*num_batches_tracked"
+)
 SMALL = {"afn": {"neurons": 8, "deep_mlp": (16, 16)}}
 TRIALS = 3
 ERRORS = (FixedCount(2, bits=(20, 24)), BitFlip(0.02), FixedCount(1, bits=(30,)))
