@@ -1,4 +1,4 @@
-"""How often intervals over error maps and rows hold the mean on all rows: many subsets of the rows, each with maps of its own."""
+"""How often intervals over error maps and rows hold the mean on all rows, on many subsets of the rows."""
 
 import numpy as np
 import pandas as pd
@@ -86,6 +86,9 @@ def coverage(
         low, high = (table[f"{metric}_maps_{end}"] for end in ("low", "high"))
         row = {"metric": metric, "maps": ((low <= value) & (value <= high)).mean()}
         row["maps_and_rows"] = ((table[f"{metric}_low"] <= value) & (value <= table[f"{metric}_high"])).mean()
-        row |= {"error_maps": float((high - low).median() / 3.92), "error_rows": float(table[f"{metric}_rows"].median())}
+        row |= {
+            "error_maps": float((high - low).median() / 3.92),
+            "error_rows": float(table[f"{metric}_rows"].median()),
+        }
         measured.append(row | {"deviation": float(table[metric].std())})
     return pd.DataFrame(measured)

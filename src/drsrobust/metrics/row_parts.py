@@ -36,7 +36,7 @@ def auc_parts(clicked: np.ndarray, won: np.ndarray) -> np.ndarray | None:
 
 
 def draws(parts: np.ndarray) -> np.ndarray:
-    """`DRAWS` draws, float64, of the sum of independent parts [n], scaled so that their root mean square is its standard error."""
+    """`DRAWS` draws, float64, of the sum of parts [n], scaled so that their root mean square is its standard error."""
     error = np.sqrt((parts**2).sum())
     drawn = np.array([np.where(signs, parts, -parts).sum() for signs in _signs(len(parts))])
     size = np.sqrt((drawn**2).mean())

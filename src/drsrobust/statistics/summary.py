@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 OUTCOMES = ("ok", "nonfinite", "raised")
 INTERVAL = (
-    f"{CONFIDENCE:.0%} interval of the mean, over error maps (Student's t, with Hall's correction of clear skewness; Stringer's "
+    f"{CONFIDENCE:.0%} interval of the mean, over error maps (Student's t, with Hall's correction of skewness; Stringer's "
     "bound where few trials are harmed; where all trials agree, what they may have missed), and over rows where column `over` "
     "says so (DeLong's variance, added in squares)"
 )
@@ -77,11 +77,11 @@ def summarise(
         is a loss of AUC; for metrics in `bounds` it is a distance from their median too. Where there is no AUC, as of rankings,
         it is the latter for all metrics), `share_<outcome>`, `nan_rows` and `inf_rows` (mean per trial); of each metric its
         mean over the trials that have it, `_low` and `_high` (see `Strata.mean_interval`; of `auc` and `auc_drop` the worse end
-        counts a trial whose model raised as an AUC of 0; the ends of metrics in `bounds` count missing values as the bound)
-        , both parts of the interval, `_maps_low` and `_maps_high` over error maps alone, and `_rows`, the standard error over
-        rows (NaN: unknown; of metrics other than `auc` and `auc_drop`, of ranking and streams, of tables of version 0.8 and
-        before, and where no trial changed the order of any rows), and the quantiles `_q10`, `_q90`; `auc_drop_bound`, if `auc_drop` is among them, an upper bound of its mean that assumes
-        nothing of the losses that were not seen (95 %, raised trials lose all); `realised`, the rate that was drawn (events
+        counts a trial whose model raised as an AUC of 0; the ends of metrics in `bounds` count missing values as the
+        bound), its two parts `_maps_low`, `_maps_high` (over error maps alone) and `_rows` (standard error over rows; NaN:
+        unknown, as of other metrics than `auc` and `auc_drop`, of rankings, streams and tables of version 0.8, and where no
+        trial changed the order of any rows), and the quantiles `_q10`, `_q90`; `auc_drop_bound`, if `auc_drop` is among them,
+        an upper bound of its mean over error maps that assumes nothing of the losses that were not seen (95 %, raised trials lose all); `realised`, the rate that was drawn (events
         over sites of all trials), with the central 99.9 % range
         `realised_low`, `realised_high` of Binomial(sites, rate) if the error model has a rate; `trials_harmed`, the share of
         trials that lost over 0.001 AUC or raised, with `_low` and `_high` (95 %, Wilson; NaN where there is no AUC). `attrs`
@@ -192,7 +192,9 @@ def with_rows(mean: Any, low: Any, high: Any, error: Any, bounds: tuple[float, f
     half = ndtri((1 + CONFIDENCE) / 2) * np.nan_to_num(error)
     least, greatest = bounds or (-np.inf, np.inf)
     below, above = np.hypot(mean - low, half), np.hypot(high - mean, half)
-    wider = np.where(np.isnan(error), (low, high), (np.maximum(mean - below, least), np.minimum(mean + above, greatest)))
+    wider = np.where(
+        np.isnan(error), (low, high), (np.maximum(mean - below, least), np.minimum(mean + above, greatest))
+    )
     return tuple(wider) if np.ndim(mean) else tuple(map(float, wider))
 
 
@@ -227,7 +229,10 @@ def corrected_exactly(
         mean, error = summary[metric], summary[f"{metric}_rows"]
         ends |= {f"{metric}_maps{end}": summary[f"{metric}_maps{end}"].where(wrong, mean) for end in ENDS[1:]}
         exact = with_rows(*(column.to_numpy(float) for column in (mean, mean, mean, error)))
-        ends |= {f"{metric}{end}": summary[f"{metric}{end}"].where(wrong, at) for end, at in zip(ENDS[1:], exact, strict=True)}
+        ends |= {
+            f"{metric}{end}": summary[f"{metric}{end}"].where(wrong, at)
+            for end, at in zip(ENDS[1:], exact, strict=True)
+        }
     return summary.assign(interval=summary["interval"].where(wrong, EXACT), **ends)
 
 
