@@ -20,8 +20,9 @@ def mean_interval(
     Of skewed values Student's interval ends too early on the side of the long tail. Where the skewness of 20 values or more is
     over twice its standard error in normal ones, each end is the farther one of Student's and of P. Hall's, which transforms t
     by a cubic that removes its skewness (JRSS-B 54, 1992; N. J. Johnson's linear correction, JASA 73, 1978, does a tenth as
-    much). Per cent of the intervals that lie above and below the mean by Student's t alone, and here, in 20,000 samples (`make bench BENCH=coverage`); losses are a DLRM's on MovieLens-1M at bit error rates, of 1,200 error maps each; the last
-    column is the width over Student's at n = 50:
+    much). Per cent of 95 % intervals that lie above and below the mean, by Student's t alone; and here, in 20,000 samples
+    (`make bench BENCH=coverage`). Losses are a DLRM's on MovieLens-1M at bit error rates, of 1,200 maps each; the last column
+    is the width over Student's at n = 50:
 
     | values | skewness | n = 20 | n = 50 | n = 150 | wider |
     | --- | --- | --- | --- | --- | --- |
