@@ -13,6 +13,7 @@ import pandas as pd
 import torch
 from torch import nn
 
+from benchmarks import row_coverage, skewness
 from benchmarks.common import Result, about, default_dataset, generated_remark, seeded, text
 from drsrobust._progress import progress_bar
 from drsrobust.campaign.sampling import allocated, first_trials, strata_of
@@ -249,6 +250,21 @@ PARTS = {
 }
 
 
+def skewness_and_rows() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Coverage of intervals of skewed values (`skewness.coverage`), and over error maps and rows (`row_coverage.coverage`), of
+    a DLRM."""
+    data = load_dataset(default_dataset("full"))
+    (model,) = load_models([{"name": "dlrm", "data": data}])
+    few, many = (Evaluator(model, rows) for rows in (data.test.head(ROWS), data.test))
+    skewed = skewness.coverage({f"losses at {rate:g}": skewness.losses(few, rate) for rate in skewness.RATES})
+    tables = []
+    for error, target in row_coverage.CASES:
+        faulty = row_coverage.scores_under(many, error, target)
+        found = row_coverage.coverage(data.test.labels == 1, many.golden.probabilities, faulty)
+        tables.append(found.assign(errors=f"{error} in {target}"))
+    return skewed, pd.concat(tables, ignore_index=True)
+
+
 def run() -> Result:
     """Measures all cases; 30 to 40 minutes with Criteo data."""
     populations = list(small_populations())
@@ -267,6 +283,9 @@ def run() -> Result:
         for trials in (60, TRIALS)
     ]
     recoveries = pd.DataFrame(shares)
+    skewed, over_rows = skewness_and_rows()
     shown = table.assign(coverage=table["coverage"].round(3), half_width=table["half_width"].map("{:.2g}".format))
     printed = [about(), generated_remark(), "Mean losses", text(shown[list(COLUMNS)]), "Recoveries", text(recoveries)]
-    return Result({"coverage": table, "coverage_recovery": recoveries}, "\n\n".join(filter(None, printed)))
+    printed += ["Skewed values", text(skewed.round(3)), "Error maps and rows", text(over_rows)]
+    tables = {"coverage_skewed": skewed, "coverage_rows": over_rows}
+    return Result({"coverage": table, "coverage_recovery": recoveries} | tables, "\n\n".join(filter(None, printed)))

@@ -5,10 +5,13 @@ import pytest
 import torch
 
 import drsrobust as dr
+from drsrobust.chosen_flips import _Search
 from drsrobust.data.dataset import Feature, Ids, Schema, Split
 from drsrobust.injection.number_formats import plain
 from drsrobust.metrics.auc import auc
+from drsrobust.mitigation.base import Mitigation, Screened
 from drsrobust.models import build_model, state_digest, stored_as
+from drsrobust.models.scoring import BATCH
 
 
 @pytest.fixture(scope="module")
@@ -226,3 +229,117 @@ def test_what_is_refused(small, data):
     found = dr.worst_case(evaluator, budget=1)
     with pytest.raises(ValueError, match="the evaluator's model has state"):
         found.measure(other)
+
+
+@pytest.fixture(scope="module")
+def dense_rows():
+    """A trained model of dense inputs, and its rows sorted by label: two halves of them are unlike in all."""
+    random = np.random.default_rng(1)
+    dense = random.normal(size=(200, 6)).astype(np.float32)
+    labels = (dense @ [1.0, -1.0, 0.5, 0.2, 0.0, 0.8] + random.normal(size=200) > 0).astype(np.float32)
+    order = np.argsort(labels, kind="stable")
+    dense, labels = torch.from_numpy(dense[order]), torch.from_numpy(labels[order])
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.Adam(model.parameters(), 0.02)
+    for _ in range(100):
+        optimizer.zero_grad()
+        torch.nn.functional.binary_cross_entropy_with_logits(model(dense)[:, 0], labels).backward()
+        optimizer.step()
+    return model.eval(), dense, labels
+
+
+def in_batches(model, dense, labels, *sizes):
+    parts = list(zip(dense.split(sizes), labels.split(sizes), strict=True))
+    rows = dr.data.from_batches(parts, label=lambda batch: batch[1])
+    return dr.Evaluator(model, rows, forward=lambda model, batch: model(batch[0]))
+
+
+@pytest.mark.parametrize("sizes", [(100, 100), (150, 50), (32, 64, 104)])
+def test_the_gradient_is_of_all_batches(dense_rows, sizes):
+    """With few candidates the gradient decides: flips are those of all rows in one batch, each row with its own label."""
+    model, dense, labels = dense_rows
+    whole, parts = in_batches(model, dense, labels, 200), in_batches(model, dense, labels, *sizes)
+    allowed = dr.Allowed(bits=range(18, 27))
+    expected = dr.worst_case(whole, budget=4, allowed=allowed, candidates=4).flips
+    found = dr.worst_case(parts, budget=4, allowed=allowed, candidates=4).flips
+    assert len(expected) == 4 and found.equals(expected)
+    first = _Search(parts, allowed, 4)
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(model(dense)[:, 0], labels)
+    tensors = [tensor.memory for tensor in first._space.tensors]
+    for got, by_hand in zip(first._golden.values(), torch.autograd.grad(loss, tensors), strict=True):
+        assert got == pytest.approx(by_hand.numpy().ravel(), abs=1e-6)
+
+
+def test_padding_of_the_last_batch_does_not_count(small):
+    """Rows of a split that make two batches, the last of them padded, against the same rows in batches of one's own."""
+    model, rows = small
+    many = rows.take(np.append(np.arange(BATCH) % 600, np.arange(300, 337)))
+    parts = [many.batch(np.arange(BATCH)), many.batch(np.arange(BATCH, len(many)))]
+    allowed = dr.Allowed(bits=range(18, 27))
+    expected = dr.worst_case(
+        dr.Evaluator(model, dr.data.from_batches(parts)), budget=2, allowed=allowed, candidates=5
+    ).flips
+    found = dr.worst_case(dr.Evaluator(model, many), budget=2, allowed=allowed, candidates=5).flips
+    assert len(expected) == 2 and found.equals(expected)
+
+
+class StorageScreen(Mitigation):
+    """A protection of memory, by what it leaves of errors."""
+
+    name = "screen"
+
+    def settings(self):
+        return None
+
+    def screen(self, error_map, space, *, seed):
+        return self.kept(error_map)
+
+
+class LowBits(StorageScreen):
+    """Removes every flip of bit 25 and above."""
+
+    def kept(self, errors):
+        low = errors.mask & np.uint64((1 << 25) - 1)
+        return errors.with_words(errors.tensor, errors.word, low)
+
+
+class OnePerWord(StorageScreen):
+    """Removes all errors of a word that has several."""
+
+    def kept(self, errors):
+        alone = np.bitwise_count(errors.mask) == 1
+        return errors.with_words(errors.tensor[alone], errors.word[alone], errors.mask[alone])
+
+
+def words_of(flips):
+    return list(zip(flips["tensor"], flips["word"], strict=True))
+
+
+def test_a_protection_that_passes_one_flip_of_a_pair_and_not_the_other(dense_rows):
+    """A pair counts only if both flips stay as they are, not removed and not in another word's value."""
+    evaluator = in_batches(*dense_rows, 100, 100)
+    space, options = dr.resolve(evaluator.model), {"bits": range(20, 28), "pairs_in": 32}
+    free = dr.worst_case(evaluator, budget=8, allowed=dr.Allowed(**options)).flips
+    high = free["bit"].to_numpy().reshape(-1, 2) >= 25
+    assert (high.sum(1) == 1).any()  # a pair of which one flip would pass
+    for protection in (LowBits(), dr.WeightRange.fit(evaluator.model), dr.ParityZero()):
+        found = dr.worst_case(evaluator, budget=8, allowed=dr.Allowed(passes=protection, **options))
+        drawn = found.error_map()
+        left = Screened.by(protection, drawn, space, seed=0).remaining
+        assert len(found.flips) >= 2 and len(left) == len(drawn)
+        assert (left.mask == drawn.mask).all() and (left.word == drawn.word).all()
+        if isinstance(protection, LowBits):
+            assert found.flips["bit"].max() < 25
+        if isinstance(protection, dr.ParityZero):  # two words of one wrong bit each stay wrong, at 0
+            words = words_of(found.flips)
+            assert words[::2] == words[1::2] and words_of(free)[::2] != words_of(free)[1::2]
+
+
+def test_a_flip_must_pass_together_with_those_before(dense_rows):
+    """Each flip passes alone; a second one in the same word would remove both."""
+    evaluator, options = in_batches(*dense_rows, 100, 100), {"target": "2.weight", "bits": range(20, 24)}
+    free = dr.worst_case(evaluator, budget=8, allowed=dr.Allowed(**options)).flips
+    assert free["word"].duplicated().any()
+    found = dr.worst_case(evaluator, budget=8, allowed=dr.Allowed(passes=OnePerWord(), **options)).flips
+    assert len(found) > 1 and not found["word"].duplicated().any()

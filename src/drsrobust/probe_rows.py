@@ -239,6 +239,17 @@ class ProbeRows(Mitigation):
                 return int(starts[number] + changed.reshape(len(before), -1).any(axis=1).argmax()) + 1
         return None
 
+    def rows_reading(self, error_map: ErrorMap) -> int | None:
+        """How many of the probe rows, from the first on, read a wrong word of a map, applied or not; None if no row does. So
+        many rows are needed at least to detect it."""
+        reach = self._golden().reach
+        if reach.everything is not None:
+            return 1
+        affected = reach.of([error_map])
+        if affected.dense:
+            return 1
+        return int(affected.rows[0]) + 1 if len(affected.rows) else None
+
     def outcome(self, error_map: ErrorMap) -> str:
         """What becomes of errors, which are applied and undone here: `detected`; `not read`: no probe row reads a wrong word;
         `masked`: behind a dead ReLU or times 0, so that the gradient of every score is 0 in all wrong words that are read;

@@ -15,8 +15,9 @@ from drsrobust.injection import FixedCount, resolve
 from drsrobust.mitigation import Mitigation, Scrubbing
 from drsrobust.mitigation.memory.scrubbing import exposure
 from drsrobust.models import padded_batches, score
-from drsrobust.probe_rows import OUTCOMES, ProbeRows
+from drsrobust.probe_rows import NOT_READ, OUTCOMES, ProbeRows
 from drsrobust.statistics.columns import ENDS
+from drsrobust.statistics.intervals import wilson
 from drsrobust.statistics.strata import LOSS_IS_BOUNDED, STRATUM, WEIGHT, Strata
 from drsrobust.timing import cpu_seconds, overhead
 from drsrobust_study.components import BOUNDED, layer_partition
@@ -25,6 +26,8 @@ from drsrobust_study.thirds import by_thirds
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from drsrobust.injection.targets import TargetLike
 
 WHOLE, DENSE, TABLES = PARTS = "whole model", "dense layers", "tables"
 MORE = 4  # times `trials`, spread over all strata of a part
@@ -62,8 +65,9 @@ def flips(
     Returns:
         one row per trial: `model`, `dataset`, `part`, `component`, `bit_class`, `stratum`, `weight` (which sum to 1), `trial`,
         `seed`, `auc`, `auc_golden`, `auc_drop`, `rows_reached`, `outcome` (of the evaluation), `checked` (detected by
-        `checks`), `reason` (`ProbeRows.outcome` of `explained`), and of each of `probes`, by its name, how many rows are needed
-        (infinite: all do not detect it).
+        `checks`), `reason` (`ProbeRows.outcome` of `explained`) with `reason_read`, and of each of `probes`, by its name, how
+        many rows are needed (infinite: all do not detect it), and `<name>_reading`, how many to read the wrong word. `target`
+        is the stratum's, as text or `Target`; `reason_read` the exact share of its words that `explained` reads.
     """
     import pandas as pd
 
@@ -80,9 +84,11 @@ def flips(
     maps = []
     for stratum, (part, n) in enumerate(zip(partition.itertuples(), numbers, strict=True)):
         space, error = resolve(model, part.target), FixedCount(1, bits=part.bits)
+        reads = read_share(explained, part.target)
         for trial in range(n):
             maps.append(error.sample(space, seed=seed + _SEEDS * stratum + trial))
             row = about | {"part": part.part, "component": part.component, "bit_class": part.bit_class}
+            row |= {"target": part.target, "reason_read": reads}
             rows.append(row | {STRATUM: str(stratum), WEIGHT: part.weight / n, "trial": trial, "seed": maps[-1].seed})
     with progress_bar(2 * len(maps), "single flips", progress=progress) as bar:
         with evaluator.under(checks) as guarded:
@@ -98,6 +104,7 @@ def flips(
             row |= {"auc": result.auc, "outcome": result.outcome, "rows_reached": result.rows_reached}
             row["reason"] = explained.outcome(errors)
             row |= {name: np.inf if n is None else n for name, n in needed.items()}
+            row |= {f"{name}_reading": chosen.rows_reading(errors) or np.inf for name, chosen in probes.items()}
             bar.update()
     frame = pd.DataFrame(rows)
     frame["auc"] = frame["auc"].astype(float)
@@ -110,12 +117,61 @@ def of_part(trials: "pd.DataFrame", part: str) -> "pd.DataFrame":
     return some.assign(**{WEIGHT: some[WEIGHT] / some[WEIGHT].sum()})
 
 
+def read_share(probes: ProbeRows, target: "TargetLike") -> float:
+    """The exact share of a target's words that scores of the probe rows depend on."""
+    words = probes.coverage(target)
+    return float(words["read"].sum() / words["words"].sum())
+
+
 def detected_share(
-    trials: "pd.DataFrame", part: str, flags: "Callable[[pd.DataFrame], pd.Series]"
+    trials: "pd.DataFrame",
+    part: str,
+    flags: "Callable[[pd.DataFrame], pd.Series]",
+    read: "Callable[[pd.DataFrame], pd.Series]",
+    shares: "Callable[[pd.DataFrame], pd.Series]",
 ) -> tuple[float, ...]:
-    """The share of single flips in a part with a property, and its interval (Wilson's of the strata)."""
+    """The share of single flips in a part with a property that only flips in words that are read can have, and its interval.
+
+    Each stratum is divided into flips in words that are read and others, whose exact shares are known (post-stratification, W.
+    G. Cochran, Sampling Techniques, 3rd ed., 1977, section 5A.9): the share is the sum of weight times share read times share
+    of the trials in read words that have the property, its interval of Wilson's of these, and neither is over what is read.
+    A stratum whose trials hit no word that is read counts with the share of all others, and with an interval from 0 to 1.
+
+    Args:
+        trials, part: as of `of_part`.
+        flags: which trials have the property.
+        read: which trials are in a word that is read.
+        shares: the exact share of words that are read, in each trial's stratum.
+    """
     some = of_part(trials, part)
-    return Strata.of(some).share(flags(some).to_numpy(bool))
+    strata = Strata.of(some)
+    has, is_read = flags(some).to_numpy(bool), read(some).to_numpy(bool)
+    exact = np.array([shares(some).to_numpy(float)[member][0] for member in strata.members])
+    weights = strata.weights * exact
+    most = float(weights.sum())
+    found = np.array(
+        [wilson(int((has & is_read & member).sum()), int((is_read & member).sum())) for member in strata.members]
+    )
+    empty = np.isnan(found[:, 0])
+    known = weights[~empty].sum()
+    found[empty] = (weights[~empty] @ found[~empty, 0] / known if known > 0 else 0.0, 0.0, 1.0)
+    share, low, high = found.T
+    mean = float(weights @ share)
+    below, above = np.linalg.norm(weights * (share - low)), np.linalg.norm(weights * (high - share))
+    return min(mean, most), float(max(0.0, mean - below)), float(min(most, mean + above))
+
+
+def within(
+    trials: "pd.DataFrame", how: str, probes: ProbeRows, count: int, evaluator: Evaluator
+) -> "tuple[Callable[[pd.DataFrame], pd.Series], ...]":
+    """`flags`, `read` and `shares` of `detected_share`: of the first `count` of the probe rows of column `how`."""
+    first = ProbeRows(evaluator, probes.rows.head(count))
+    exact = {str(target): read_share(first, target) for target in trials.drop_duplicates(STRATUM)["target"]}
+    return (
+        lambda some: some[how] <= count,
+        lambda some: some[f"{how}_reading"] <= count,
+        lambda some: some["target"].astype(str).map(exact),
+    )
 
 
 def curves(
@@ -144,7 +200,7 @@ def curves(
                 row = {name: trials[name].iloc[0] for name in ("model", "dataset")}
                 row |= {"part": part, "how": how, "rows": count, "n": len(of_part(trials, part))}
                 row["read"] = words["read"].sum() / words["words"].sum()
-                share = detected_share(trials, part, lambda some, how=how, count=count: some[how] <= count)
+                share = detected_share(trials, part, *within(trials, how, chosen, count, evaluator))
                 table.append(row | dict(zip((f"detected{end}" for end in ENDS), share, strict=True)))
     return pd.DataFrame(table)
 
@@ -155,8 +211,18 @@ def outcomes(trials: "pd.DataFrame") -> "pd.DataFrame":
 
     rows = []
     for part in PARTS:
+        read = of_part(trials, part)
+        read = float(read[WEIGHT] @ read["reason_read"])
         for outcome in OUTCOMES:
-            share = detected_share(trials, part, lambda some, outcome=outcome: some["reason"] == outcome)
+            share = (1 - read,) * 3  # of what is not read, exact
+            if outcome != NOT_READ:
+                share = detected_share(
+                    trials,
+                    part,
+                    lambda some, outcome=outcome: some["reason"] == outcome,
+                    lambda some: some["reason"] != NOT_READ,
+                    lambda some: some["reason_read"],
+                )
             row = {"part": part, "outcome": outcome, "n": len(of_part(trials, part))}
             rows.append(row | dict(zip((f"share{end}" for end in ENDS), share, strict=True)))
     return pd.DataFrame(rows)
@@ -300,13 +366,17 @@ def latency_and_cost(
     return pd.DataFrame(rows).sort_values(["kind", "rows", "detector", "compute"], kind="stable", ignore_index=True)
 
 
-def one_row_finds(trials: "pd.DataFrame", how: str, count: int) -> "pd.DataFrame":
+def one_row_finds(
+    trials: "pd.DataFrame", how: str, count: int, evaluator: Evaluator, probes: ProbeRows
+) -> "pd.DataFrame":
     """Findings on C18: the share of single flips that one probe row detects, and `count` rows, on all trials and on thirds.
 
     Args:
         trials: of `flips`.
         how: the column that has the rows needed.
         count: of the larger number of rows.
+        evaluator: of the model.
+        probes: the probe rows of that column.
 
     Returns:
         a row for each part and number of rows: `claim`, `reading`, `model`, `dataset`, `value`, `low`, `high`, `n`, `interval`,
@@ -314,16 +384,18 @@ def one_row_finds(trials: "pd.DataFrame", how: str, count: int) -> "pd.DataFrame
     """
     import pandas as pd
 
+    questions = {n: within(trials, how, probes, n, evaluator) for n in (1, count)}
+
     def find(table: "pd.DataFrame") -> "pd.DataFrame":
         rows = []
         for n in (1, count):
             for part in PARTS:
-                share = detected_share(table, part, lambda some, n=n: some[how] <= n)
+                share = detected_share(table, part, *questions[n])
                 row = {"claim": "C18", "reading": f"{'one row' if n == 1 else 'many rows'}, {part}"}
                 row |= {name: table[name].iloc[0] for name in ("model", "dataset")}
                 row |= dict(zip(("value", "low", "high"), share, strict=True)) | {"n": len(of_part(table, part))}
                 row["detail"] = f"{n:,} row{'s' * (n > 1)}, {number(100 * share[0])} % of flips in the {part}"
-                rows.append(row | {"interval": "95 %, Wilson's of the strata", "reason": ""})
+                rows.append(row | {"interval": "95 %, Wilson's of strata, read and not", "reason": ""})
         return pd.DataFrame(rows)
 
     return by_thirds(find, trials)

@@ -16,7 +16,8 @@ COLUMNS = [
     "model", "dataset", "protocol", "error_model", "rate", "ber", "target", "mitigation", "trial", "seed", "outcome",
     "bits_flipped", "words_hit", "realised_rate", "bits_left", "auc", "auc_golden", "auc_drop", "logloss", "ne",
     "nan_rows", "inf_rows", "rows_reached", "detected", "repaired", "checkpoint", "data", "n_sites", "n_events", "stopped",
-    "mitigation_id", "error_kind", "error_bit", "error_count", "error_mode", "error_chips",
+    "mitigation_id", *(f"{name}_rows_{k}" for name in ("auc", "auc_drop") for k in range(1, 9)), "error_kind",
+    "error_bit", "error_count", "error_mode", "error_chips",
     "error_mapping", "target_table", "target_rows", "target_share",
     "mitigation_kind", "corrects_mode", "n_bits",
 ]
@@ -30,7 +31,7 @@ def campaign(evaluator, folder, **options):
 
 def test_table(evaluator, tmp_path):
     table = campaign(evaluator, tmp_path / "s").run(progress=False)
-    assert list(table.columns) == COLUMNS and SCHEMA.names == COLUMNS[:31] and len(table) == 36
+    assert list(table.columns) == COLUMNS and SCHEMA.names == COLUMNS[:47] and len(table) == 36
     assert table["trial"].tolist() == list(range(6)) * 6
     assert table["seed"].dtype == np.uint64
     single = table[table["error_model"] == "SingleBit(bit=30)"]

@@ -52,6 +52,7 @@ def test_columns(table):
         "auc_golden",
         "n",
         "interval",
+        "over",
         "confidence",
         "few_harmful",
         "share_ok",
@@ -60,7 +61,19 @@ def test_columns(table):
         "nan_rows",
         "inf_rows",
     ]
-    first += ["auc", "auc_low", "auc_high", "auc_q10", "auc_q90", "realised", "realised_low", "realised_high"]
+    first += [
+        "auc",
+        "auc_low",
+        "auc_high",
+        "auc_maps_low",
+        "auc_maps_high",
+        "auc_rows",
+        "auc_q10",
+        "auc_q90",
+        "realised",
+        "realised_low",
+        "realised_high",
+    ]
     assert columns[len(CONDITION) :] == [*first, *(f"trials_harmed{end}" for end in ends)]
 
 

@@ -44,14 +44,29 @@ def test_trials_are_in_strata_and_in_one_another(measured):
     assert not flips.loc[flips["checked"], "auc_drop"].isna().all()
 
 
+def by_hand(some, how, probes, count, evaluator):
+    """Sum over strata of weight, exact share of words read, and share of the flips in these words that are detected."""
+    first, terms = dr.ProbeRows(evaluator, probes.rows.head(count)), []
+    for _, stratum in some.groupby("stratum"):
+        words = first.coverage(stratum["target"].iloc[0])
+        inside = stratum[stratum[f"{how}_reading"] <= count]
+        found = (inside[how] <= count).mean() if len(inside) else np.nan
+        terms.append((stratum["weight"].sum() * words["read"].sum() / words["words"].sum(), found))
+    weights, found = np.array(terms).T
+    known = ~np.isnan(found)
+    found[~known] = weights[known] @ found[known] / weights[known].sum()
+    return weights @ found / some["weight"].sum()
+
+
 def test_curves_are_weighted_shares_beside_exact_coverage(measured):
     evaluator, probes, flips = measured
     curves = study.probe_rows.curves(flips, evaluator, probes, COUNTS)
     assert len(curves) == len(PARTS) * len(probes) * len(COUNTS)
     for row in curves.itertuples():
         some = flips if row.part == WHOLE else flips[flips["part"] == row.part]
-        share = some.loc[some[row.how] <= row.rows, "weight"].sum() / some["weight"].sum()
+        share = by_hand(some, row.how, probes[row.how], row.rows, evaluator)
         assert row.detected == pytest.approx(share) and row.detected_low <= share <= row.detected_high
+        assert row.detected_high <= row.read + 1e-12  # what no row reads cannot be found
     at = curves.set_index(["part", "how", "rows"]).sort_index()
     assert (at.loc[DENSE, "read"] == 1).all()
     assert at.loc[(TABLES, "cover", 200), "read"] > at.loc[(TABLES, "random", 200), "read"]
@@ -59,6 +74,8 @@ def test_curves_are_weighted_shares_beside_exact_coverage(measured):
     assert at.loc[(TABLES, "random", 64), "read"] == covered
     reasons = study.probe_rows.outcomes(flips)
     assert reasons.groupby("part")["share"].sum().to_numpy() == pytest.approx(1)
+    unread = reasons.set_index(["part", "outcome"])["share"].xs(NOT_READ, level=1)
+    assert unread[WHOLE] == pytest.approx(1 - at.loc[(WHOLE, "cover", 64), "read"], abs=1e-9)  # exact, by the ids
     assert list(reasons["outcome"].unique()) == list(OUTCOMES)
     detected = reasons.set_index(["part", "outcome"]).sort_index()["share"].xs(DETECTED, level=1)
     for part in PARTS:
@@ -129,26 +146,30 @@ def test_times_are_measured(measured):
 
 def test_findings(measured):
     """Shares at one row and at many, on all trials and on thirds of them."""
-    _, _, flips = measured
-    found = study.probe_rows.one_row_finds(flips, "cover", 200)
+    evaluator, probes, flips = measured
+    found = study.probe_rows.one_row_finds(flips, "cover", 200, evaluator, probes["cover"])
     assert sorted(found["third"].unique()) == [0, 1, 2, 3] and len(found) == 4 * 6
     whole = found[found["third"] == 0].set_index("reading")
-    assert whole.loc["one row, whole model", "value"] == pytest.approx(flips.loc[flips["cover"] <= 1, "weight"].sum())
+    expected = by_hand(flips, "cover", probes["cover"], 1, evaluator)
+    assert whole.loc["one row, whole model", "value"] == pytest.approx(expected)
     assert whole.loc["many rows, whole model", "value"] >= whole.loc["one row, whole model", "value"]
     assert whole.loc["one row, whole model", "n"] == len(flips)
 
 
 @pytest.mark.parametrize(("detected", "verdict"), [(0.97, "reproduced"), (0.3, "contradicted")])
-def test_the_claim_is_judged_by_what_one_row_detects(measured, tmp_path, detected, verdict):
-    """On made trials: exactly true, and exactly false."""
-    _, _, flips = measured
+def test_the_claim_is_judged_by_what_one_row_detects(measured, tmp_path, monkeypatch, detected, verdict):
+    """On made trials of a model that one row reads as a whole: exactly true, and exactly false."""
+    monkeypatch.setattr(study.probe_rows, "read_share", lambda probes, target: 1.0)
+    evaluator, probes, flips = measured
     made = pd.concat(
         flips.assign(trial=flips["trial"] + 1000 * copy, weight=flips["weight"] / 60) for copy in range(60)
     )
     number = np.arange(len(made)) * 0.618034 % 1
-    made = made.assign(cover=np.where(number < detected, 1.0, np.inf))
+    made = made.assign(cover=np.where(number < detected, 1.0, np.inf), cover_reading=1.0)
     (tmp_path / "data").mkdir()
-    found = study.probe_rows.one_row_finds(made.assign(dataset="movielens-1m/full"), "cover", 64)
+    found = study.probe_rows.one_row_finds(
+        made.assign(dataset="movielens-1m/full"), "cover", 64, evaluator, probes["cover"]
+    )
     found.to_csv(tmp_path / "18_probe_rows_claims.csv", index=False)
     claims = [claim for claim in load_claims(all_notebooks()) if claim.id == "C18"]
     outcome = {"notebook": "18_probe_rows", "ok": True, "seconds": 9.0, "figures": ["18_probe_rows"]}

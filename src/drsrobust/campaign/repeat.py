@@ -16,6 +16,7 @@ from drsrobust._processes import threads
 from drsrobust._provenance import machine, versions
 from drsrobust.campaign.schedule import Chunk
 from drsrobust.campaign.store import Store, StoreError
+from drsrobust.campaign.table import LATER
 from drsrobust.campaign.trial import Runner
 
 HARM = ("condition", "trial", "outcome", "auc", "logloss", "rows_reached")  # columns that `trials_to_repeat` reads
@@ -122,6 +123,9 @@ def _differing(made_by: dict[str, Any]) -> str:
 def _equal(first: pa.Table, other: pa.Table, *, exact: bool) -> bool:
     """Whether two results of a trial are equal, bit for bit or in their errors and, within the tolerance, AUC."""
     first, other = _row(first), _row(other)
+    for name in LATER:
+        if None in (first.get(name), other.get(name)):  # an earlier version stored none
+            first.pop(name, None), other.pop(name, None)
     if exact:
         return repr(first) == repr(other)  # in which a NaN equals a NaN
     if any(repr(first[name]) != repr(other[name]) for name in _OF_THE_MAP):

@@ -32,6 +32,7 @@ import pyarrow.parquet as pq
 from drsrobust._files import exclusive, make_folder, new_file, stale_parts, warn_of_writers
 from drsrobust._hashing import digest
 from drsrobust.campaign.shards import Shard
+from drsrobust.campaign.table import LATER
 
 _IDENTITY, _REPLACES = b"drsrobust.campaign", b"drsrobust.replaces"
 _NAME = re.compile(r"(?P<content>\d{5,}-\d{8,}-\d{8,})-(?P<crc>[0-9a-f]{8})\.parquet")
@@ -429,6 +430,10 @@ class Store:
             raise StoreError(f"{path} is no chunk of a campaign; remove it from {self.folder}")
         if identity != self.identity.encode():
             raise StoreError(f"{path} belongs to another campaign; remove it from {self.folder}")
+        if missing := [name for name in LATER if name in schema.names and name not in table.schema.names]:
+            for name in missing:  # of an earlier version
+                table = table.append_column(schema.field(name), pa.nulls(len(table), schema.field(name).type))
+            table = table.select([name for name in schema.names if name in table.schema.names])
         if not table.schema.equals(schema):
             raise StoreError(
                 f"{path} has other columns than its campaign, {_difference(table.schema, schema)}; {_AGAIN}"

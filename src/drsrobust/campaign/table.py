@@ -5,7 +5,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from drsrobust.statistics.columns import CONDITION, STRUCTURED
+from drsrobust.statistics.columns import CONDITION, OVER_ROWS, STRUCTURED
+
+# Draws of the error over rows, in the first trials of a condition. Stores of version 0.8 and before do not have them.
+LATER = tuple(column for columns in OVER_ROWS.values() for column in columns)
 
 # One row per trial; the order of the columns is part of the interface. A campaign's own metrics follow behind.
 SCHEMA = pa.schema(
@@ -34,6 +37,7 @@ SCHEMA = pa.schema(
         ("n_events", pa.int64()),
         ("stopped", pa.bool_()),
         ("mitigation_id", pa.string()),
+        *((name, pa.float64()) for name in LATER),
     ]
 )
 

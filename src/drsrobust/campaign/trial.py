@@ -29,6 +29,9 @@ Finished = Callable[[pa.Table], None]  # stores trials and adds them to the sche
 Runner = Callable[..., tuple[pa.Table, BaseException | None]]
 VERIFY_EVERY = 50  # the evaluator is verified when trials have taken so many times the duration of a verification
 VERIFY_SECONDS = 0.5  # the duration before the first one
+ROW_TRIALS = (
+    32  # of a condition and stratum, the first ones: they have draws over rows, which cost as much as an AUC of all
+)
 TRIED = 3.0  # seconds of work here before a campaign may switch to several processes
 _BLOCK = 1 << 16  # words counted at a time: their widened copies stay in the processor's cache
 _FEW = 256  # words of a tensor of which each bit is unpacked, which takes less than histograms
@@ -205,6 +208,8 @@ def run_trial(
         "n_events": hits.n_events,
         "stopped": screened.stopped,
     }
+    if trial < ROW_TRIALS:
+        row |= evaluator.over_rows(result)
     if built_in := [name for name in metrics if name not in own_metrics]:
         row |= result.metrics(built_in)
     row |= {name: (guarded or evaluator).own_metric(metric, result) for name, metric in own_metrics.items()}

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -48,6 +49,12 @@ class Evaluation:
     def probabilities(self) -> np.ndarray | None:
         """Click probabilities float32, the sigmoid of `scores` computed in float32; None if there are no scores."""
         return None if self.scores is None else served(self.scores)
+
+    @cached_property
+    def auc_parts(self) -> np.ndarray | None:
+        """Each row's part of the error of `auc` over rows, float64 [n], whose squares sum up to DeLong's variance; None without
+        an AUC or scores."""
+        return None if self.auc is None or self.scores is None else self._reference.auc_parts(self.scores)
 
     def unreached(self) -> "Evaluation":
         """The same as the result of errors that affect no row."""

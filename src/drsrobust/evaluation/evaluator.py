@@ -38,12 +38,14 @@ from drsrobust.metrics._inputs import checked_k
 from drsrobust.metrics.changes import checked_epsilon, checked_threshold
 from drsrobust.metrics.incremental import SCORES
 from drsrobust.metrics.own import OwnMetric
+from drsrobust.metrics.row_parts import draws
 from drsrobust.metrics.streamed import Headline
 from drsrobust.metrics.tasks import ClickMetrics, MultiMetrics, RankMetrics
 from drsrobust.mitigation import Mitigation
 from drsrobust.mitigation.base import attached_mitigations
 from drsrobust.models import model_name, state_checksum, state_digest
 from drsrobust.models.scoring import Scoring
+from drsrobust.statistics.columns import OVER_ROWS
 
 
 class Evaluator:
@@ -445,6 +447,20 @@ class Evaluator:
             if result.outcome == "ok":
                 raise
             return None
+
+    def over_rows(self, result: Evaluation) -> dict[str, float]:
+        """The columns `OVER_ROWS` of a result: draws of the error over rows of its AUC, and of the AUC that it lost against
+        the golden scores on the same rows (paired); empty where there is no AUC, or no scores."""
+        golden = self.golden.auc_parts
+        parts = golden if result.scores is self.golden.scores else result.auc_parts
+        if golden is None or parts is None:
+            return {}
+        errors = {"auc": parts, "auc_drop": golden - parts}
+        return {
+            column: float(drawn)
+            for name, columns in OVER_ROWS.items()
+            for column, drawn in zip(columns, draws(errors[name]), strict=True)
+        }
 
     def __repr__(self) -> str:
         golden = "" if self.golden.auc is None else f": golden AUC {self.golden.auc:.4f}"

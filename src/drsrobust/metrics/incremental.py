@@ -17,12 +17,13 @@ from drsrobust.metrics._inputs import (
     columns,
     distinct_rows,
 )
-from drsrobust.metrics.auc import share_won, twice_won
+from drsrobust.metrics.auc import share_won, twice_won, twice_won_by_row
 from drsrobust.metrics.changes import DEVIATIONS, EPSILON, THRESHOLD, checked_epsilon, cut, is_flipped, is_moved
 from drsrobust.metrics.list_metrics import ListMetrics
 from drsrobust.metrics.log_loss import entropy, factors, mean_log, over_clicks, probabilities, served
 from drsrobust.metrics.names import DECISIONS, LISTS, split_name
 from drsrobust.metrics.ranking import UserLists
+from drsrobust.metrics.row_parts import auc_parts
 
 CountPairs = Callable[[np.ndarray, np.ndarray], int]  # as `twice_won`
 FEW_CHANGED = (
@@ -187,6 +188,11 @@ class BaselineMetrics:
 
     def _auc(self, scores: np.ndarray, rows: np.ndarray | None) -> float:
         return self._pairs.auc(self._shown(scores, rows), rows)
+
+    def auc_parts(self, scores: np.ndarray) -> np.ndarray | None:
+        """Each row's part of the error of `auc(scores)` over rows, float64 [n] (`row_parts.auc_parts`)."""
+        scores, _ = self._checked(scores, None)
+        return auc_parts(self._clicked, twice_won_by_row(self._clicked, self._shown(scores)))
 
     def headline(self, scores: np.ndarray, changed: np.ndarray | None = None) -> tuple[float, float, float]:
         """AUC, log loss and normalised entropy of scores [n], which are checked once. Else as `auc`."""

@@ -157,6 +157,11 @@ class MultiMetrics:
             measured[name] = None if None in values else float(np.mean(values))
         return measured
 
+    def auc_parts(self, scores: np.ndarray) -> np.ndarray | None:
+        """Each row's part of the error over rows of the mean AUC of scores [n, T], float64 [n]."""
+        parts = [metrics.auc_parts(scores[:, t]) for t, metrics in enumerate(self._by_task.values())]
+        return None if any(part is None for part in parts) else np.mean(parts, axis=0)
+
     def check_name(self, name: str) -> None:
         """Raises ValueError for an unknown name or task."""
         base, slash, task = name.partition("/") if isinstance(name, str) else (name, "", "")

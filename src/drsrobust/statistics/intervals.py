@@ -9,12 +9,37 @@ import numpy as np
 CONFIDENCE = 0.95
 UNIT = (0.0, 1.0)  # least and greatest possible value of an AUC and of a share
 FRACTIONS = 2.0 ** -np.arange(8)  # of the most that may be bet; `bounded_interval` averages over them
+LEAST_SKEWED, CLEAR = 20, 2.0  # values, and standard errors of their skewness, from which it is corrected for
 
 
 def mean_interval(
     values: np.ndarray, confidence: float = CONFIDENCE, bounds: tuple[float, float] | None = None
 ) -> tuple[float, float, float]:
     """Mean of values [n] and its confidence interval by Student's t: m +- t_(n-1) s / sqrt(n), within the bounds.
+
+    Of skewed values Student's interval ends too early on the side of the long tail. Where the skewness of 20 values or more is
+    over twice its standard error in normal ones, each end is the farther one of Student's and of P. Hall's, which transforms t
+    by a cubic that removes its skewness (JRSS-B 54, 1992; N. J. Johnson's linear correction, JASA 73, 1978, does a tenth as
+    much). Per cent of 95 % intervals that lie above and below the mean, by Student's t alone; and here, in 20,000 samples
+    (`make bench BENCH=coverage`). Losses are a DLRM's on MovieLens-1M at bit error rates, of 1,200 maps each; the last column
+    is the width over Student's at n = 50:
+
+    | values | skewness | n = 20 | n = 50 | n = 150 | wider |
+    | --- | --- | --- | --- | --- | --- |
+    | normal | 0.0 | 2.5, 2.6; 2.4, 2.5 | 2.6, 2.5; 2.5, 2.4 | 2.5, 2.5; 2.5, 2.5 | 1.00 |
+    | uniform | 0.0 | 2.6, 2.7; 2.5, 2.6 | 2.4, 2.5; 2.4, 2.5 | 2.5, 2.2; 2.5, 2.2 | 1.00 |
+    | exponential | 2.0 | 0.6, 7.1; 0.6, 4.2 | 0.8, 5.4; 0.8, 3.0 | 1.4, 4.3; 1.4, 2.7 | 1.12 |
+    | gamma(2), negative | -1.4 | 5.6, 0.9; 4.2, 0.9 | 4.7, 1.2; 3.0, 1.2 | 3.6, 1.7; 2.6, 1.7 | 1.07 |
+    | lognormal(0.5) | 1.7 | 0.7, 6.3; 0.7, 5.0 | 1.1, 4.8; 1.1, 3.2 | 1.5, 3.9; 1.5, 2.7 | 1.09 |
+    | 15 % anywhere below 0.31 | -2.7 | 14.7, 0.3; 7.0, 0.3 | 8.1, 0.5; 0.8, 0.5 | 5.0, 1.2; 1.6, 1.2 | 1.42 |
+    | half lose 0 to 0.3 | 0.9 | 1.1, 4.9; 1.1, 0.6 | 1.6, 3.7; 1.6, 1.6 | 1.9, 3.1; 1.9, 2.2 | 1.05 |
+    | losses at 0.0001 | 0.9 | 1.2, 4.8; 1.2, 0.2 | 1.7, 4.1; 1.7, 1.7 | 1.9, 3.4; 1.9, 2.4 | 1.05 |
+    | losses at 0.0003 | -0.5 | 3.7, 1.9; 1.4, 1.9 | 3.0, 2.1; 2.0, 2.1 | 3.0, 2.1; 2.4, 2.1 | 1.01 |
+    | losses at 0.001 | -1.5 | 6.2, 0.8; 5.5, 0.8 | 4.8, 1.2; 4.4, 1.2 | 3.7, 1.7; 3.0, 1.7 | 1.09 |
+    | losses at 0.002 | -1.2 | 7.5, 0.4; 6.3, 0.4 | 4.8, 1.0; 4.3, 1.0 | 3.5, 1.7; 3.2, 1.7 | 1.16 |
+
+    Of normal samples one in 20 is taken for skewed. Losses near saturation (0.001, 0.002) have long tails on both sides
+    (kurtosis 9 and 13), which 20 to 50 values do not show: there 95 % intervals hold 94 to 95 %.
 
     If all values are equal, a share of up to u = `rule_of_three(n)` of all outcomes may still differ by as much as the bounds
     allow: the ends are m - u (m - least) and m + u (greatest - m). So no interval has zero width.
@@ -54,9 +79,29 @@ def mean_interval(
         share = rule_of_three(n, confidence)
         return value, value - share * (value - bounds[0]), value + share * (bounds[1] - value)
     mean = float(values.mean())
-    half = float(stdtrit(n - 1, (1 + confidence) / 2) * values.std(ddof=1) / np.sqrt(n))
+    t, error = float(stdtrit(n - 1, (1 + confidence) / 2)), float(values.std(ddof=1) / np.sqrt(n))
+    below, above = _halls_t(values, t)
     low, high = bounds or (-np.inf, np.inf)
-    return mean, max(mean - half, float(low)), min(mean + half, float(high))
+    return mean, max(mean - below * error, float(low)), min(mean + above * error, float(high))
+
+
+def _halls_t(values: np.ndarray, t: float) -> tuple[float, float]:
+    """By how many standard errors the ends of an interval lie below and above the mean: t, or more on the side of a long tail.
+
+    With the skewness g and k = g / sqrt(n), T + k T^2 / 3 + k^2 T^3 / 27 + k / 6 has no skewness of order 1 / sqrt(n); it is
+    ((1 + k T / 3)^3 - 1) / k + k / 6, whose inverse is a cubic root.
+    """
+    n = len(values)
+    if n < LEAST_SKEWED:
+        return t, t
+    centred = values - values.mean()
+    skewness = (centred**3).mean() / (centred**2).mean() ** 1.5 * math.sqrt(n * (n - 1)) / (n - 2)
+    error = math.sqrt(6 * n * (n - 1) / ((n - 2) * (n + 1) * (n + 3)))
+    if not abs(skewness) > CLEAR * error:  # also of infinite values
+        return t, t
+    k = skewness / math.sqrt(n)
+    below, above = (3 / k * (math.cbrt(1 + k * (end - k / 6)) - 1) for end in (t, -t))
+    return max(t, below), max(t, -above)
 
 
 def rule_of_three(n: int, confidence: float = CONFIDENCE) -> float:

@@ -4,7 +4,7 @@ With S models whose means m_s have intervals over error maps of standard error e
 sqrt(max(v, mean(e_s^2)) / S), where v is the variance of the m_s (sum over s of (m_s - mean)^2 / (S - 1)). Since v holds both
 the models' differences and the maps', it is no smaller than the maps' part in the long run; the maximum keeps it so in three
 models (C. Roever et al., BMC Medical Research Methodology 15:99, 2015). The interval is Student's, with S - 1 degrees of
-freedom.
+freedom. The part of the rows, where summaries have it, is added afterwards in squares: it is common to all models.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ import numpy as np
 from drsrobust._arguments import check_instance, check_items, check_names, wrong
 from drsrobust.statistics.columns import CONDITION, check_confidence
 from drsrobust.statistics.intervals import CONFIDENCE
-from drsrobust.statistics.summary import known_bounds
+from drsrobust.statistics.summary import known_bounds, with_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,11 +98,18 @@ def _methods(intervals: "pd.Series") -> str:
 def _interval(group: "pd.DataFrame", name: str, confidence: float) -> dict[str, float]:
     from scipy.special import ndtri, stdtrit
 
-    means, low, high = (group[f"{name}{end}"].to_numpy(float) for end in ("", "_low", "_high"))
+    over_maps = "_maps" if f"{name}_maps_low" in group else ""
+    means, low, high = (group[f"{name}{end}"].to_numpy(float) for end in ("", f"{over_maps}_low", f"{over_maps}_high"))
     factor = stdtrit(len(group) - 1, (1 + confidence) / 2) / np.sqrt(len(group))
     between, mean = means.var(ddof=1), float(means.mean())
     # Intervals over maps need not be symmetric.
     errors = [np.mean((side / ndtri((1 + confidence) / 2)) ** 2) for side in (means - low, high - means)]
     below, above = (factor * np.sqrt(np.fmax(between, error)) for error in errors)
-    least, greatest = known_bounds(name) or (-np.inf, np.inf)
-    return {f"{name}_low": float(max(mean - below, least)), f"{name}_high": float(min(mean + above, greatest))}
+    bounds = known_bounds(name) or (-np.inf, np.inf)
+    low, high = max(mean - below, bounds[0]), min(mean + above, bounds[1])
+    if not over_maps:
+        return {f"{name}_low": float(low), f"{name}_high": float(high)}
+    # All models are measured on the same rows, so that more models make their error no smaller.
+    error = float(group[f"{name}_rows"].mean(skipna=False))
+    ends = {f"{name}_maps_low": float(low), f"{name}_maps_high": float(high), f"{name}_rows": error}
+    return ends | dict(zip((f"{name}_low", f"{name}_high"), with_rows(mean, low, high, error, bounds), strict=True))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from drsrobust.statistics.columns import (
     CONDITION,
     DECISIONS,
     ENDS,
+    OVER_ROWS,
     STRUCTURED,
     check_table,
     identifying,
@@ -26,10 +27,12 @@ if TYPE_CHECKING:
 
 OUTCOMES = ("ok", "nonfinite", "raised")
 INTERVAL = (
-    f"{CONFIDENCE:.0%} interval of the mean over error maps "
-    "(Student's t; Stringer's bound where few trials are harmed; where all trials agree, what they may have missed)"
+    f"{CONFIDENCE:.0%} interval of the mean, over error maps (Student's t, with Hall's correction of skewness; Stringer's "
+    "bound where few trials are harmed; where all trials agree, what they may have missed), and over rows where column `over` "
+    "says so (DeLong's variance, added in squares)"
 )
 EXACT = "exact"
+MAPS, MAPS_AND_ROWS = "maps", "maps and rows"  # what an interval is over
 # Least and greatest possible value of each metric; of `auc_drop` they depend on the AUC without errors.
 BOUNDS = dict.fromkeys(
     ("auc", "detected", "repaired", "ndcg", "hit_rate", "recall", "overlap", "list_changed", "users_harmed"), UNIT
@@ -71,15 +74,18 @@ def summarise(
     Returns:
         the condition's columns, `mitigation_id`, `auc_golden`, `n` (trials), the structured
         columns, `interval` (the method of the intervals, as `Student's t` or `Stringer's bound`, several of strata; with the
-        metrics in brackets where they differ) and `confidence`, `few_harmful` (so few trials were harmed that rare
+        metrics in brackets where they differ), `over` (what they hold for: `maps`, other error maps on these rows; `maps and
+        rows`, other rows too; by metric likewise) and `confidence`, `few_harmful` (so few trials were harmed that rare
         larger losses may be missing among them: intervals are Stringer's then, and blank for metrics without two bounds. Harm
         is a loss of AUC; for metrics in `bounds` it is a distance from their median too. Where there is no AUC, as of rankings,
         it is the latter for all metrics), `share_<outcome>`, `nan_rows` and `inf_rows` (mean per trial); of each metric its
         mean over the trials that have it, `_low` and `_high` (see `Strata.mean_interval`; of `auc` and `auc_drop` the worse end
-        counts a trial whose model raised as an AUC of 0; the ends of metrics in `bounds` count missing values as the bound)
-        and the quantiles `_q10`, `_q90`; `auc_drop_bound`, if `auc_drop` is among them, an upper bound of its mean that assumes
-        nothing of the losses that were not seen (95 %, raised trials lose all); `realised`, the rate that was drawn (events
-        over sites of all trials), with the central 99.9 % range
+        counts a trial whose model raised as an AUC of 0; the ends of metrics in `bounds` count missing values as the
+        bound), its two parts `_maps_low`, `_maps_high` (over error maps alone) and `_rows` (standard error over rows; NaN:
+        unknown, as of other metrics than `auc` and `auc_drop`, of rankings, streams and tables of version 0.8, and where no
+        trial changed the order of any rows), and the quantiles `_q10`, `_q90`; `auc_drop_bound`, if `auc_drop` is among them,
+        an upper bound of its mean over error maps that assumes nothing of the losses that were not seen (95 %, raised trials
+        lose all); `realised`, the rate that was drawn (events over sites of all trials), with the central 99.9 % range
         `realised_low`, `realised_high` of Binomial(sites, rate) if the error model has a rate; `trials_harmed`, the share of
         trials that lost over 0.001 AUC or raised, with `_low` and `_high` (95 %, Wilson; NaN where there is no AUC). `attrs`
         describe the intervals.
@@ -118,13 +124,14 @@ def summarise(
             strata = Strata.of(group if has_auc else group.drop(columns="auc_drop"))
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from error
-        row |= {"interval": "", "confidence": CONFIDENCE, "few_harmful": bool(strata.few_harmful.any())}
+        row |= {"interval": "", "over": "", "confidence": CONFIDENCE, "few_harmful": bool(strata.few_harmful.any())}
         outcomes = group["outcome"].to_numpy()
         row |= {f"share_{outcome}": strata.mean((outcomes == outcome).astype(float)) for outcome in OUTCOMES}
         row |= {
             column: strata.mean(group[column].to_numpy(float, na_value=np.nan)) for column in ("nan_rows", "inf_rows")
         }
         methods: dict[str, list[str]] = {}
+        over: dict[str, list[str]] = {}
         for metric in metrics:
             values = group[metric].to_numpy(float, na_value=np.nan)
             judged = strata if has_auc and metric not in bounds else _judged(strata, group, values)
@@ -142,11 +149,14 @@ def summarise(
                 method = UNKNOWN
             if method:
                 methods.setdefault(method, []).append(metric)
-            _add(row, metric, zip(ENDS, (mean, low, high), strict=True))
+            error = rows_error(strata, group, metric)
+            if low == low:  # not NaN
+                over.setdefault(MAPS if np.isnan(error) else MAPS_AND_ROWS, []).append(metric)
+            ends = with_rows(mean, low, high, error, _bounds_of(metric, golden))
+            _add(row, metric, zip(ENDS, (mean, *ends), strict=True))
+            _add(row, metric, [("_maps_low", low), ("_maps_high", high), ("_rows", error)])
             _add(row, metric, [(f"_q{quantile}", strata.quantile(values, quantile / 100)) for quantile in (10, 90)])
-        row["interval"] = "; ".join(
-            f"{method} ({', '.join(of)})" if len(methods) > 1 else method for method, of in methods.items()
-        )
+        row |= {"interval": _by_metric(methods), "over": _by_metric(over)}
         if "auc_drop" in metrics:
             losses = group["auc_drop"].to_numpy(float, na_value=golden)
             bound = strata.upper_bound(losses, (golden - 1, golden), CONFIDENCE) if has_auc else np.nan
@@ -162,6 +172,44 @@ def summarise(
         "trials_harmed": f"share of trials that lost over {DROP} AUC or raised; {CONFIDENCE:.0%} Wilson interval",
     }
     return summary
+
+
+def rows_error(strata: Strata, group: "pd.DataFrame", metric: str) -> float:
+    """The standard error over rows of a metric's mean over the trials of one condition, from the draws that its first trials
+    hold (`OVER_ROWS`); NaN where a stratum has none, as of other metrics, and where no trial shows any: unknown, not 0."""
+    columns = OVER_ROWS.get(metric, ())
+    if not columns or not set(columns) <= set(group):
+        return float("nan")
+    draws = group[list(columns)].to_numpy(float, na_value=np.nan)
+    has_draws = ~np.isnan(draws).any(axis=1)
+    parts = [draws[member & has_draws] for member in strata.members]
+    if not all(map(len, parts)):
+        return float("nan")
+    drawn = strata.weights @ [part.mean(axis=0) for part in parts]
+    return float(np.sqrt((drawn**2).mean())) or float("nan")
+
+
+def with_rows(mean: Any, low: Any, high: Any, error: Any, bounds: tuple[float, float] | None = None) -> tuple[Any, Any]:
+    """The ends of an interval over error maps and rows: the distances of the ends over maps from the mean, and `z` standard
+    errors over rows, added in squares, within the bounds; over maps alone where the error is NaN. Numbers or arrays."""
+    from scipy.special import ndtri
+
+    half = ndtri((1 + CONFIDENCE) / 2) * np.nan_to_num(error)
+    least, greatest = bounds or (-np.inf, np.inf)
+    below, above = np.hypot(mean - low, half), np.hypot(high - mean, half)
+    wider = np.where(
+        np.isnan(error), (low, high), (np.maximum(mean - below, least), np.minimum(mean + above, greatest))
+    )
+    return tuple(wider) if np.ndim(mean) else tuple(map(float, wider))
+
+
+def _bounds_of(metric: str, golden: float) -> tuple[float, float] | None:
+    return (golden - 1, golden) if metric == "auc_drop" else known_bounds(metric)
+
+
+def _by_metric(groups: Mapping[str, Sequence[str]]) -> str:
+    """What holds for some metrics, with their names where there are several groups."""
+    return "; ".join(f"{text} ({', '.join(of)})" if len(groups) > 1 else text for text, of in groups.items())
 
 
 def corrected_exactly(
@@ -181,9 +229,15 @@ def corrected_exactly(
     proven = (trials["corrects_mode"] == "any") | (trials["corrects_mode"] == trials["error_mode"])
     bits_left = trials["bits_left"].where(proven, 1).groupby([trials[key] for key in keys], dropna=False).max()
     wrong = (bits_left.reindex(pd.MultiIndex.from_frame(summary[list(keys)])) != 0).to_numpy(bool)
-    ends = {
-        f"{metric}{end}": summary[f"{metric}{end}"].where(wrong, summary[metric]) for metric in metrics for end in ENDS
-    }
+    ends = {}
+    for metric in metrics:
+        mean, error = summary[metric], summary[f"{metric}_rows"]
+        ends |= {f"{metric}_maps{end}": summary[f"{metric}_maps{end}"].where(wrong, mean) for end in ENDS[1:]}
+        exact = with_rows(*(column.to_numpy(float) for column in (mean, mean, mean, error)))
+        ends |= {
+            f"{metric}{end}": summary[f"{metric}{end}"].where(wrong, at)
+            for end, at in zip(ENDS[1:], exact, strict=True)
+        }
     return summary.assign(interval=summary["interval"].where(wrong, EXACT), **ends)
 
 
@@ -219,8 +273,7 @@ def _interval(
 ) -> tuple[float, float, float, str]:
     """Mean and interval of a metric over the trials of one condition, and how it is made; at a rate of 0 the value is exact."""
     golden = row["auc_golden"]
-    if bounds is None:
-        bounds = (golden - 1, golden) if metric == "auc_drop" else known_bounds(metric)
+    bounds = bounds or _bounds_of(metric, golden)
     if row["ber"] == 0 and len(set(values)) == 1:
         return *(float(values[0]),) * 3, EXACT
     try:
