@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from drsrobust.data import from_batches
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, inject
 from drsrobust.metrics import auc
@@ -109,3 +110,17 @@ def test_auc_of_logits_and_of_served_probabilities(trained, data):
     assert np.array_equal(served.scores, logits.scores) and served.logloss == logits.logloss
     with pytest.raises(ValueError, match="unknown scores 'logits'; did you mean 'logit'"):
         Evaluator(trained, data.test, scores="logits")
+
+
+@pytest.mark.filterwarnings("default:.*the AUC without errors is")
+@pytest.mark.parametrize(("signal", "warned"), [(0.0, True), (2.0, False)])
+def test_a_model_that_has_not_learned_is_told_once(signal, warned, recwarn):
+    torch.manual_seed(0)
+    x = torch.randn(500, 1)
+    labels = (signal * x[:, 0] + torch.randn(500) > 0).float()
+    model = nn.Linear(1, 1)
+    nn.init.ones_(model.weight)
+    evaluator = Evaluator(model, from_batches([(x, labels)]), forward=lambda model, batch: model(batch[0]))
+    with evaluator.under(NaNGuard()):
+        pass
+    assert ["the AUC without errors is" in str(warning.message) for warning in recwarn] == [True] * warned

@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import multiprocessing
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,7 +23,7 @@ from drsrobust.evaluation.checked_model import check_model
 from drsrobust.evaluation.checked_rows import checked_rows, ids_and_tables
 from drsrobust.evaluation.device_pairs import twice_won
 from drsrobust.evaluation.evaluation import NUMBERS, Evaluation, TaskMetrics, compared, non_finite_rows
-from drsrobust.evaluation.golden_scores import check_finite, warn_of_probabilities
+from drsrobust.evaluation.golden_scores import check_finite, warn_of_chance, warn_of_probabilities
 from drsrobust.evaluation.sharded_rows import ShardedRows
 from drsrobust.evaluation.stream_passes import StreamPasses
 from drsrobust.evaluation.tensor_probes import Probes, probe_tensors, target_maps
@@ -86,7 +87,8 @@ class Evaluator:
 
     Warns:
         UserWarning: the scores look like probabilities, and `output` is None: all of them, or of a task, lie in [0, 1], and
-            they follow a sigmoid or a similar operation, or are better probabilities than the click rate is.
+            they follow a sigmoid or a similar operation, or are better probabilities than the click rate is. Or the AUC without
+            errors is within three standard errors of 0.5.
 
     Raises:
         TypeError: rows of another type, or batches that need `forward`.
@@ -147,6 +149,9 @@ class Evaluator:
         self._probes: list[Probes] = []  # shared with evaluators that share the golden run
         self._warned = isinstance(rows, StreamedRows)  # who passes one knows
         self.golden = self._evaluation(golden, None)
+        if task == "click" and not self._attached and multiprocessing.parent_process() is None:
+            clicks = rows.clicks if isinstance(rows, StreamedRows) else np.sum(rows.labels)
+            warn_of_chance(self.name, self.golden.auc, int(clicks), len(rows))
         if output is None and task != "rank" and golden is not None:
             self._warn_of_probabilities()
 

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
+from math import sqrt
 
 import numpy as np
 
@@ -21,6 +22,21 @@ def check_finite(golden: np.ndarray | Headline, rows: int, task: str) -> None:
         raise ValueError(
             f"the model without errors gives {nan_rows} NaN and {inf_rows} {infinite} scores in {rows} rows; "
             f"all must be {right}"
+        )
+
+
+def warn_of_chance(name: str, auc: float, clicks: int, rows: int) -> None:
+    """Warns of an AUC without errors that is within three standard errors of 0.5: errors have nothing to lose then.
+
+    The standard error of the AUC of scores that tell nothing is that of Mann and Whitney's statistic (Annals of Mathematical
+    Statistics 18, 1947).
+    """
+    error = sqrt((rows + 1) / (12 * clicks * (rows - clicks)))
+    if abs(auc - 0.5) <= 3 * error:
+        warnings.warn(
+            f"{name}: the AUC without errors is {auc:.4f}, within three standard errors ({error:.2g} each) of 0.5: is this "
+            "model trained, and are the labels those of these rows?",
+            stacklevel=3,
         )
 
 
