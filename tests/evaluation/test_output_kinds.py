@@ -68,6 +68,7 @@ def test_of_several_tasks_the_first_that_is_no_probability_is_named(data):
         dr.Evaluator(Sigmoid(data, last((sigmoid, identity)), outputs=2), rows, task="multi")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", message=".*the AUC without errors is")
         dr.Evaluator(Sigmoid(data, last((identity, identity)), outputs=2), rows, task="multi")
         served = dr.Evaluator(
             Sigmoid(data, last((sigmoid, sigmoid)), outputs=2), rows, output="probability", task="multi"
@@ -108,6 +109,7 @@ def test_every_sigmoid_without_output_is_noticed(data, last):
     assert evaluator.scoring.output == "logit"
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # said explicitly, nothing more is said
+        warnings.filterwarnings("ignore", message=".*the AUC without errors is")
         dr.Evaluator(Sigmoid(data, last), data.test, output="logit")
         dr.Evaluator(Sigmoid(data, last), data.test, output="probability")
 
@@ -118,6 +120,7 @@ def test_a_trained_sigmoid_is_noticed_and_its_campaign_says_so_once(data, tmp_pa
         evaluator = dr.Evaluator(model, data.test)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", message=".*the AUC without errors is")
         campaign = dr.Campaign(
             evaluator,
             errors=[dr.FixedCount(1)],
@@ -143,6 +146,7 @@ def test_logits_of_ordinary_models_are_no_false_alarm(data, name):
         torch.manual_seed(seed)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
+            warnings.filterwarnings("ignore", message=".*the AUC without errors is")
             golden = dr.Evaluator(build_model(name, data.schema), data.test).golden
         between += bool(golden.scores.min() >= 0 and golden.scores.max() <= 1)
     assert between or name != "dlrm"
@@ -151,6 +155,7 @@ def test_logits_of_ordinary_models_are_no_false_alarm(data, name):
 def test_trained_logits_are_no_false_alarm(data, trained):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", message=".*the AUC without errors is")
         golden = dr.Evaluator(trained, data.test).golden
     assert golden.ne < 1
 
@@ -163,4 +168,5 @@ def test_scores_of_items_are_no_false_alarm(data):
     )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", message=".*the AUC without errors is")
         dr.Evaluator(Sigmoid(data, outputs=10), rows, task="rank")

@@ -242,5 +242,5 @@ def test_repeated_trials_of_a_fleet_are_refused(evaluator, tmp_path, sampling):
     damage = Campaign(evaluator, errors=errors, store=tmp_path / "s", **options).run(progress=False, workers=1)
     about = {"hosts": 10, "memory": "8GiB", "recommendations": 100, "rates": dr.rates.EVENTS}
     assert len(dr.fleet(damage, evaluator.model, **about).table()) == 1
-    with pytest.raises(ValueError, match="the table holds 8 trials twice"):
+    with pytest.raises(ValueError, match=f"the table holds {len(damage)} trials twice"):
         dr.fleet(pd.concat([damage, damage]), evaluator.model, **about)
