@@ -353,3 +353,28 @@ def test_rows_that_cannot_be_taken_one_by_one(trained, data):
             TypeError, match="rows are Batches, and probe rows are taken one by one from a Split, as data.train"
         ):
             make(dr.Evaluator(trained, data.test), batches)
+
+
+def test_look_ups_of_all_rows_count(data):
+    """A model that shifts ids where a batch has some user, which the first batch has not."""
+    train = data.train
+    user = int(
+        train.sparse["user"].values[2048:][
+            ~np.isin(train.sparse["user"].values[2048:], train.sparse["user"].values[:2048])
+        ][0]
+    )
+
+    class Shifting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.EmbeddingBag(2000, 1, mode="sum")
+
+        def forward(self, dense_features, sparse_features):
+            ids = sparse_features["movie"].values().long()
+            return self.table((ids + 1 if (sparse_features["user"].values() == user).any() else ids)[:, None])
+
+    evaluator = dr.Evaluator(Shifting(), data.test.head(300), output="logit")
+    weights = {"table.weight": np.ones(2000)}
+    assert len(dr.ProbeRows.fit(evaluator, train.head(2048), n=2, weights=weights).rows) == 2
+    with pytest.raises(ValueError, match="tables with known look-ups are none"):
+        dr.ProbeRows.fit(evaluator, train, n=2, weights=weights)

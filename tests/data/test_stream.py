@@ -153,6 +153,25 @@ def test_probabilities_are_noticed(trained, data):
     assert evaluator.golden.logloss == pytest.approx(dr.Evaluator(trained, stream).golden.logloss, rel=1e-6)
 
 
+class LaterProbabilities(Probabilities):
+    """Logits in [0, 1] of the first block's users, and probabilities where other users are."""
+
+    def __init__(self, model, users):
+        super().__init__(model)
+        self.users = users
+
+    def forward(self, dense_features, sparse_features):
+        logits = self.model(dense_features=dense_features, sparse_features=sparse_features)
+        scores = logits.clamp(0, 0) + 0.5
+        return scores if set(sparse_features["user"].values().tolist()) <= self.users else logits.sigmoid()
+
+
+def test_probabilities_of_a_later_block_are_noticed(trained, data):
+    model = LaterProbabilities(trained, set(data.test.head(300).sparse["user"].values.tolist()))
+    with pytest.warns(UserWarning, match=r"all scores lie in \[.*\] and look like probabilities"):
+        dr.Evaluator(model, dr.data.stream(cut(data.test, 300)))
+
+
 def refused(blocks, text):
     with pytest.raises(dr.data.StreamError, match=text):
         dr.data.stream(lambda: blocks)
