@@ -52,7 +52,7 @@ def article(figures: Path, paper: Path, run: dict[str, Any]) -> str:
         by_number={key: list(rows) for key, rows in groupby(claims, key=_number)},
         words=(*VERDICTS, OTHER),
         models=len(read_rows(figures / "models.csv")),
-        version=__version__,
+        version=run["versions"].get("drsrobust", __version__),
     )
 
 
