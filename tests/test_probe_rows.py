@@ -349,9 +349,7 @@ def test_look_ups_of_whole_batches(trained, data):
 def test_rows_that_cannot_be_taken_one_by_one(trained, data):
     batches = dr.data.from_batches([data.test.batch()])
     for make in (dr.ProbeRows, dr.ProbeRows.fit):
-        with pytest.raises(
-            TypeError, match="rows are Batches, and probe rows are taken one by one from a Split, as data.train"
-        ):
+        with pytest.raises(TypeError, match="must be rows that are taken one by one: a Split, as data.train"):
             make(dr.Evaluator(trained, data.test), batches)
 
 

@@ -93,7 +93,7 @@ class ProbeRows(Mitigation):
         check_evaluator(evaluator)
         if evaluator.ranks is not None:
             raise ValueError("probe rows of a sharded model are not supported; probe each replica of the whole model")
-        _check_split(rows)
+        _check_split("rows", rows)
         if not len(rows):
             raise ValueError("there are no probe rows; give 1 or more")
         self.period, self.window = checked_times(period, window)
@@ -143,7 +143,7 @@ class ProbeRows(Mitigation):
             ValueError: n under 1 or over the split's rows, another `how`, or weights of no table, of another shape, or that are
                 no numbers of 0 or more.
         """
-        _check_split(split)
+        _check_split("split", split)
         check_choice("how", how, HOW)
         check_evaluator(evaluator)
         n = check_whole("n", n, 1, len(split))
@@ -354,13 +354,11 @@ class ProbeRows(Mitigation):
         return found
 
 
-def _check_split(rows: Any) -> None:
-    """Raises TypeError for rows that cannot be taken one by one."""
-    if not isinstance(rows, Split):
-        raise TypeError(
-            f"rows are {type(rows).__name__}, and probe rows are taken one by one from a Split, as data.train of "
-            "dr.data.from_frame(...) or from_tensors(...)"
-        )
+def _check_split(name: str, rows: Any) -> None:
+    """Raises ArgumentError for rows that cannot be taken one by one."""
+    check_instance(
+        name, rows, Split, "rows that are taken one by one: a Split, as data.train of dr.data.from_frame(...)"
+    )
 
 
 def _bits(scores: np.ndarray) -> np.ndarray:

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from drsrobust.statistics.columns import CONDITION
 from drsrobust.statistics.strata import STRATUM, WEIGHT
 
@@ -60,4 +62,6 @@ def _third(table: "pd.DataFrame", keys: list[str], third: int) -> "pd.DataFrame"
     all_weights, third_weights = (
         frame.groupby(keys, dropna=False)[WEIGHT].transform("sum").to_numpy() for frame in (table, part)
     )
-    return part.assign(**{WEIGHT: part[WEIGHT].to_numpy() * all_weights[in_third] / third_weights})
+    weights = part[WEIGHT].to_numpy()  # of pilots 0
+    scale = np.divide(all_weights[in_third], third_weights, out=np.zeros(len(part)), where=third_weights > 0)
+    return part.assign(**{WEIGHT: weights * scale})

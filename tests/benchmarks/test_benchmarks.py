@@ -169,6 +169,14 @@ def test_coverage(bench, monkeypatch, trained, data):
     monkeypatch.setattr(coverage, "SMALL_CASES", coverage.SMALL_CASES[-1:])
     monkeypatch.setattr(coverage, "load_dataset", lambda name: data)
     monkeypatch.setattr(coverage, "load_models", lambda models: [trained])
+    few = (
+        {"losses": {"maps": 8}, "coverage": {"samples": 20}},
+        {"scores_under": {"maps": 5}, "coverage": {"subsets": 3}},
+    )
+    for module, functions in zip((coverage.skewness, coverage.row_coverage), few, strict=True):
+        for name, arguments in functions.items():
+            arguments |= {"rows": 200, "trials": 4} if "subsets" in arguments else {}
+            monkeypatch.setattr(module, name, partial(getattr(module, name), **arguments))
     shares = coverage.recovery_coverage
     monkeypatch.setattr(coverage, "recovery_coverage", lambda *about: shares(*about[:3], resamples=2))
     tables, text = bench(
@@ -176,6 +184,8 @@ def test_coverage(bench, monkeypatch, trained, data):
         {
             "coverage": (*coverage.COLUMNS, "mean", "error"),
             "coverage_recovery": ("harmed", "recovered", "trials", "given", "coverage"),
+            "coverage_skewed": ("values", "skewness", "n", "t_above", "t_below", "above", "below", "wider"),
+            "coverage_rows": ("metric", "maps", "maps_and_rows", "error_maps", "error_rows", "deviation", "errors"),
         },
         real_population={"maps": 6},
         coverage={"resamples": 8},

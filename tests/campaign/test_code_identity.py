@@ -161,7 +161,7 @@ def test_the_same_code_finds_its_store(rows, empty_cache, case):
 
 
 @pytest.mark.parametrize("case", CHANGED)
-@pytest.mark.filterwarnings("ignore:trials run in this process alone")
+@pytest.mark.filterwarnings("ignore:trials run in this process alone", "ignore:errors cannot hit mean")
 def test_changed_code_is_another_campaign(rows, empty_cache, case):
     first, second = CHANGED[case]
     made(rows, **first).run(progress=False)

@@ -68,7 +68,7 @@ def test_stratified_shards_share_the_pilot(evaluator, tmp_path):
     expected = campaign(evaluator, tmp_path / "one", **options).run(workers=1, progress=False)
     run_shards(evaluator, tmp_path / "s", 3, **options)
     manifest = json.loads((tmp_path / "s.shard-1-of-3" / "manifest.json").read_text())
-    assert manifest["shard"]["index"] == 1 and manifest["shard"]["of"] == 3 and max(manifest["shard"]["pilots"]) == 16
+    assert manifest["shard"]["index"] == 1 and manifest["shard"]["of"] == 3 and max(manifest["shard"]["pilots"]) == 8
     merged = merge(campaign(evaluator, tmp_path / "s", **options))
     pd.testing.assert_frame_equal(pd.DataFrame(merged), pd.DataFrame(expected), check_exact=True)
 

@@ -97,7 +97,7 @@ def test_as_released_errors_stay_from_batch_to_batch_and_rate_to_rate(tables):
     assert len(before) > 10
 
 
-def test_a_second_run_checks_one_trial_of_each_condition(tables, monkeypatch):
+def test_a_second_run_checks_two_trials_of_each_condition_at_most(tables, monkeypatch):
     computed, real = [], running.run_trial
 
     def counted(evaluator, condition, trial, **options):
@@ -108,7 +108,7 @@ def test_a_second_run_checks_one_trial_of_each_condition(tables, monkeypatch):
     for protocol, table in tables.items():
         again = dummy_trials([CELL], protocol=protocol, batch=128, **OPTIONS)
         pd.testing.assert_frame_equal(again, table)
-    assert set(computed) == {0}
+    assert set(computed) <= {0, 2}  # the first and the most harmed ones
 
 
 @pytest.mark.parametrize(

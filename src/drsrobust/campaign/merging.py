@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from drsrobust._arguments import check_instance, check_items
+from drsrobust._arguments import check_items, wrong
 from drsrobust._files import expanded
 from drsrobust.campaign.repeat import NOT_COMPARED
 from drsrobust.campaign.shards import Shard, full_run_of, shard_folders
@@ -47,7 +47,8 @@ def merge(campaign: StoredTrials, folders: Sequence[str | PathLike] | None = Non
     Example:
         >>> table = merge(read_campaign("study.toml"))  # doctest: +SKIP
     """
-    check_instance("campaign", campaign, StoredTrials, "a campaign, as Campaign(...)")
+    if not hasattr(campaign, "store"):
+        raise wrong("campaign", "a campaign, as Campaign(...)", campaign)
     whole = campaign.store
     if folders is None:
         paths = shard_folders(whole.folder)

@@ -1,7 +1,7 @@
 """What probes found, kept with a campaign's store: of the model's tensors, and of targets whose trials show nothing.
 
 At low rates no stored trial of a condition may have reached a row, and then no repeated trial can show other code. So results
-with errors that surely reach rows are kept, for each target and protection of such conditions, and computed again."""
+with errors that must reach rows are kept, for each target and protection of such conditions, and computed again."""
 
 import json
 from collections.abc import Callable, Sequence

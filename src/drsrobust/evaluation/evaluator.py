@@ -317,7 +317,7 @@ class Evaluator:
         return known
 
     def probe_target(self, space: AddressSpace) -> list[list[Any]]:
-        """Outcome, AUC, log loss, NaN and infinite rows with errors that surely reach scores which depend on a target: what
+        """Outcome, AUC, log loss, NaN and infinite rows with errors that must reach scores which depend on a target: what
         shows that code and data are those of another time. The model must be without errors."""
         results = []
         for maps in target_maps(self.model, space):

@@ -87,7 +87,7 @@ def flips(model: nn.Module, memory: Memory, name: str, rows: np.ndarray | None =
 
 
 def target_maps(model: nn.Module, space: AddressSpace) -> list[list[ErrorMap]]:
-    """Two sets of error maps that surely reach scores which depend on a target: the flips of a probe in all of its words (of a
+    """Two sets of error maps that must reach scores which depend on a target: the flips of a probe in all of its words (of a
     large tensor in its first ones), and the highest bit of the exponent in 16 of them."""
     memory, of_words = stored(model), []
     for tensor in space.tensors:
