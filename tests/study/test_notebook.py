@@ -114,5 +114,5 @@ def test_the_traceback_of_a_refused_value_ends_in_the_notebook(shell, capsys):
     refused = capsys.readouterr().out
     assert "did you mean 'dlrm'?" in refused and "registry.py" not in refused
     # What another library raised, and faults of code, keep the library's entries.
-    assert not shell.run_cell("from drsrobust_study import captions\ncaptions.details('x')").success
+    assert not shell.run_cell("from drsrobust_study import captions\ncaptions.details('x', {'a': 1})").success
     assert "captions.py" in capsys.readouterr().out
