@@ -104,7 +104,13 @@ def test_its_line_on_the_page_of_installing(tmp_path):
 def test_there_is_no_torchrec(python):
     assert subprocess.run([python, "-c", "import torchrec"], capture_output=True).returncode
     done = subprocess.run(
-        [python, "-c", "import drsrobust as dr; dr.models.build_model('dlrm', None)"], capture_output=True, text=True
+        [
+            python,
+            "-c",
+            "import drsrobust as dr; dr.load_model('dlrm', dr.load_dataset('synthetic-movielens', rows=500))",
+        ],
+        capture_output=True,
+        text=True,
     )
     assert "drsrobust needs TorchRec here" in done.stderr and "drsrobust[torchrec]" in done.stderr
 

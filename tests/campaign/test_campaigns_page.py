@@ -10,6 +10,6 @@ def test_python_runs(capsys, run_page):
     assert 0 < names["result"].rows_reached < len(names["data"].test) / 2
     assert "incorrect" in printed and "train_seeds" in printed
     table = names["table"]
-    assert {"ndcg", "decision_changed"} < set(table.columns) and set(table["stratum"]) > {"0"}
+    assert {"ndcg", "decision_changed"} < set(table.columns) and set(table["stratum"]) > {"0, others 0"}
     assert table.groupby(["target", "rate"])["weight"].sum().tolist() == pytest.approx([1] * 4)
     assert (names["summary"]["n"] >= 60).all() and names["summary"]["auc_drop_high"].notna().all()

@@ -41,7 +41,7 @@ from drsrobust.evaluation.tensor_probes import Probes
 from drsrobust.injection import ErrorModel, Transient
 from drsrobust.introspection.numerics import under_numerics
 from drsrobust.introspection.tensors import is_sparse, is_wrapper, listed
-from drsrobust.introspection.wrappers import to_evaluation
+from drsrobust.introspection.wrappers import is_script, to_evaluation
 
 MAPPED = 4 << 20  # bytes: larger tables stay in the file that workers share; smaller tensors are copied
 _STATE, _SPARSE, _MODEL, _ROWS, _GOLDEN = "state.safetensors", "sparse.pt", "model.pkl", "rows", "golden.npy"
@@ -237,7 +237,11 @@ def _loaded(spec: WorkerSpec, folder: Path) -> tuple[Evaluator, list[Condition]]
     conditions = [_condition(folder, condition, model) for condition in spec.conditions]
 
     def code() -> dict[str, Any]:
-        return trial_code(model, forward, conditions, spec.trial_options["own_metrics"])
+        found = trial_code(model, forward, conditions, spec.trial_options["own_metrics"])
+        if any(map(is_script, model.modules())):
+            # Another text once it is loaded; all of its code came in a file whose SHA-256 was checked.
+            found["model code"] = spec.code["model code"]
+        return found
 
     to_evaluation(model)
     found = code()

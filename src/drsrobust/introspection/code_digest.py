@@ -214,7 +214,7 @@ class _Walk:
         self._each(constants, path)
 
     def _class(self, kind: type, path: str) -> None:
-        self._write("class", kind.__qualname__)
+        self._write("class", kind.__name__)
         if is_installed(kind.__module__):
             self._write(*origin(kind.__module__))
             return self._attributes(patched, path) if (patched := patched_members(kind)) else None

@@ -20,7 +20,7 @@ from drsrobust.statistics.columns import (
     with_nan_rules,
 )
 from drsrobust.statistics.intervals import CONFIDENCE, UNIT
-from drsrobust.statistics.strata import DROP, UNKNOWN, Strata, check_trials
+from drsrobust.statistics.strata import DROP, UNKNOWN, WEIGHT, Strata, check_trials
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -227,7 +227,10 @@ def corrected_exactly(
     import pandas as pd
 
     proven = (trials["corrects_mode"] == "any") | (trials["corrects_mode"] == trials["error_mode"])
-    bits_left = trials["bits_left"].where(proven, 1).groupby([trials[key] for key in keys], dropna=False).max()
+    left = trials["bits_left"].where(proven, 1)
+    if WEIGHT in trials:
+        left = left.where(trials[WEIGHT] != 0, 0)  # pilots are no single faults
+    bits_left = left.groupby([trials[key] for key in keys], dropna=False).max()
     wrong = (bits_left.reindex(pd.MultiIndex.from_frame(summary[list(keys)])) != 0).to_numpy(bool)
     ends = {}
     for metric in metrics:
