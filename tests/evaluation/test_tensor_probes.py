@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from drsrobust.data import from_batches, load_dataset
+from drsrobust.data import from_batches, load_dataset, stream
 from drsrobust.evaluation import Evaluator
 from drsrobust.evaluation.tensor_probes import Probes, flips
 from drsrobust.injection import BitFlip, FixedCount, inject
@@ -66,6 +66,30 @@ def test_a_model_that_keeps_what_it_computed(how, called_before):
 def test_a_model_that_forgets():
     evaluator = Evaluator(Keeping("never").eval(), rows(), forward=forward)
     assert evaluator.probe() == Probes()
+
+
+class Factors(Keeping):
+    """Item vectors of MovieLens, kept or not, and a tower that only a few rows read."""
+
+    def __init__(self, how):
+        super().__init__(how)
+        self.user, self.rare = nn.Linear(4, 8), nn.Linear(1, 1, bias=False)
+
+    def forward(self, dense):
+        scores = super().forward(dense)
+        return scores + self.rare(dense[:, :1])[:, 0] if float(dense[0, 0]) == self.first else scores
+
+
+@pytest.mark.parametrize(("how", "unread"), [("tensor", ("item.weight", "item.bias", "items")), ("never", ())])
+def test_a_stream(how, unread):
+    """A tower that the first block does not read is no false alarm."""
+    data = load_dataset("synthetic-movielens/full", rows=6000)
+    model = Factors(how).eval()
+    model.first = float(data.test.dense[200, 0])
+    blocks = [data.test.take(np.arange(first, first + 200)) for first in (0, 200, 400)]
+    rows = stream(lambda: iter(blocks))
+    evaluator = Evaluator(model, rows, forward=lambda model, batch: model(batch.dense_features))
+    assert evaluator.probe().unread == unread
 
 
 NAMES = ["fm", "dcn", "afm", "afn", "wide_deep", "deepfm", "dlrm", "dlrm_dcn", "dummy"]

@@ -299,6 +299,8 @@ class Evaluator:
         if known is None and isinstance(self._reach, AffectedRows):
             computes = any(mitigation.computes for mitigation in self._attached)
             known = probe_tensors(self.model, self._reach, reruns=self.full_run is None, effects=not computes)
+        if known is None and isinstance(self._reach, StreamPasses) and not self._attached:
+            known = self._reach.probe()
         self._probes.append(known := known or Probes())
         if known.rounded:
             text = f"{self.name}: reruns with errors in {', '.join(known.rounded)} have other last bits than full runs"

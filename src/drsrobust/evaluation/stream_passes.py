@@ -1,14 +1,18 @@
 """A model's passes over a stream, of which nothing but metrics is kept."""
 
+import numpy as np
 from torch import nn
 
 from drsrobust._files import cache_folder, unnamed_file, writing
 from drsrobust.data.row_stream import StreamedRows, StreamError
+from drsrobust.evaluation.affected_rows import AffectedRows
 from drsrobust.evaluation.dataflow import trace_dataflow
+from drsrobust.evaluation.tensor_probes import ALONE, Probes, flipped, probe_tensors
+from drsrobust.injection.stored import stored
 from drsrobust.metrics.names import CLICK, HEADLINE, split_name
 from drsrobust.metrics.streamed import Headline, StreamedMetrics
 from drsrobust.models import Scoring, score
-from drsrobust.models.scoring import PaddedBatches
+from drsrobust.models.scoring import BATCH, PaddedBatches
 
 
 class StreamPasses:
@@ -60,6 +64,20 @@ class StreamPasses:
             if golden:
                 self.ends = metrics.low, metrics.high
             return metrics.headline()
+
+    def probe(self) -> Probes:
+        """Tensors that no score depends on: flips in each change no score of the first rows, and no metric of a pass."""
+        first = next(self._rows.blocks())
+        few = AffectedRows(self._model, first.take(np.arange(min(BATCH, len(first)))), 0, self._scoring)
+        names = probe_tensors(self._model, few, reruns=False, effects=True).unread
+
+        def intact(some: tuple[str, ...]) -> bool:
+            with flipped(self._model, stored(self._model), few, some):
+                return self.intact()
+
+        if names and not intact(names):  # some only later rows read
+            names = tuple(name for name in names[:ALONE] if intact((name,)))
+        return Probes(unread=names)
 
     def headline(self, scores: Headline, changed: None) -> tuple[float, float, float]:
         """AUC, log loss and normalised entropy."""

@@ -118,6 +118,13 @@ def probe_tensors(model: nn.Module, reach: AffectedRows, *, reruns: bool, effect
         return Probes(f"errors in its tensors could not be tried ({type(error).__name__}: {error})" if reruns else None)
 
 
+@contextmanager
+def flipped(model: nn.Module, memory: Memory, reach: AffectedRows, names: Iterable[str]) -> Iterator[None]:
+    """The model with the flips of some tensors, while the block runs; of large tables in rows that `reach` looks up."""
+    with _applied(model, memory, _maps(model, memory, reach, names)):
+        yield
+
+
 class _Probing:
     def __init__(self, model: nn.Module, reach: AffectedRows, reruns: bool, effects: bool) -> None:
         self._model, self._reach, self._reruns, self._effects = model, reach, reruns, effects
@@ -172,34 +179,15 @@ class _Probing:
             self._batches[chosen] = self._reach.one_batch(chosen)
         return self._batches[chosen]
 
-    def _maps(self, names: Iterable[str], reach: AffectedRows) -> list[ErrorMap]:
-        """The flips of some tensors; of large tables in rows that `reach` looks up."""
-        maps = []
-        for name in names:
-            large = self._memory[name].tensor.numel() > WHOLE
-            error_map = flips(self._model, self._memory, name, reach.looked_up(name) if large else None)
-            maps += [error_map] if error_map is not None and len(error_map) else []
-        return maps
-
-    @contextmanager
-    def _applied(self, maps: Iterable[ErrorMap]) -> Iterator[None]:
-        """The model with these flips, while the block runs."""
-        with ExitStack() as block:
-            for error_map in maps:
-                applied = AppliedMap(error_map, self._memory, self._model)
-                block.callback(_undo, applied)
-                applied.apply()
-            yield
-
     def _probe(self, part: AffectedRows, name: str) -> bool | None:
         """Whether flips in a tensor change a score of some rows in a full run; None if it cannot be hit. Sets `_why`."""
-        maps = self._maps([name], part)
+        maps = _maps(self._model, self._memory, part, [name])
         if not maps:
             return None
-        with self._applied(maps):
+        with _applied(self._model, self._memory, maps):
             full = _scores(part.full)
         if self._reruns:
-            with self._applied(maps):  # again, since a protection may have repaired them
+            with _applied(self._model, self._memory, maps):  # again, since a protection may have repaired them
                 self._compare(name, full, part, maps)
         self._unchecked.append(name)
         if len(self._unchecked) >= CHECK_EVERY:
@@ -259,7 +247,7 @@ class _Probing:
         golden = self._reach.scores_of(batches)
 
         def changes(some: list[str]) -> bool:
-            with self._applied(self._maps(some, self._reach)):
+            with flipped(self._model, self._memory, self._reach, some):
                 scores = _scores(lambda: self._reach.again(batches))
             return scores is None or not np.array_equal(scores, golden, equal_nan=True)
 
@@ -268,6 +256,25 @@ class _Probing:
         if len(names) == 1:
             return names
         return [name for number, name in enumerate(names) if number >= ALONE or changes([name])]
+
+
+def _maps(model: nn.Module, memory: Memory, reach: AffectedRows, names: Iterable[str]) -> list[ErrorMap]:
+    maps = []
+    for name in names:
+        large = memory[name].tensor.numel() > WHOLE
+        error_map = flips(model, memory, name, reach.looked_up(name) if large else None)
+        maps += [error_map] if error_map is not None and len(error_map) else []
+    return maps
+
+
+@contextmanager
+def _applied(model: nn.Module, memory: Memory, maps: Iterable[ErrorMap]) -> Iterator[None]:
+    with ExitStack() as block:
+        for error_map in maps:
+            applied = AppliedMap(error_map, memory, model)
+            block.callback(_undo, applied)
+            applied.apply()
+        yield
 
 
 def _undo(applied: AppliedMap) -> None:
