@@ -34,6 +34,11 @@ LONGEST = (
 )
 
 
+def long_but(few, values):
+    """Parameters of a test, of which all but a few are long."""
+    return [value if value in few else pytest.param(value, marks=pytest.mark.long) for value in values]
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
     """The files that take longest are the first, so that no worker is left alone with one at the end."""

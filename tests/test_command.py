@@ -283,6 +283,7 @@ def test_a_module_of_another_file_is_not_taken(folder):
         dr.read_campaign(other / "study.toml")
 
 
+@pytest.mark.long
 def test_files_of_others_and_home_folders(folder, monkeypatch):
     without_protection(folder)
     run("campaign", folder / "study.toml", "--trials", 1)

@@ -293,6 +293,7 @@ def test_processors_have_a_line_of_their_own():
     pd.testing.assert_frame_equal(plain.table(), fleet.table())
 
 
+@pytest.mark.long
 def test_of_a_campaign(evaluator, tmp_path):
     errors = [dr.MemoryFault(mode) for mode in FIT]
     options = {"mitigations": [None, dr.ECC()], "metrics": ["decision_changed"], "sampling": "stratified", "trials": 12}

@@ -40,6 +40,7 @@ def test_every_name_of_the_stub_is_there():
         drsrobust.nothing  # noqa: B018
 
 
+@pytest.mark.long
 def test_without_torchrec_one_error_says_how_to_install_it():
     code = """
 import sys

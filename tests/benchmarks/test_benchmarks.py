@@ -111,7 +111,8 @@ def test_quality(bench, tmp_path):
 
 
 @pytest.mark.long
-def test_campaign(bench):
+def test_campaign(bench, monkeypatch):
+    monkeypatch.setattr("benchmarks.trial_cost.TURNS", 2)
     made = partial(large_case, 700, 1300, SIZES)
     small = {"cases": [lambda: [made()]], "rates": [1e-6], "targets": ["embedding", LAST], "make": lambda *_: made()}
     small |= {"seconds": 0.01, "loop_trials": 1, "growth_rows": [700], "growth_table_rows": [1300], "progress": False}

@@ -231,6 +231,7 @@ def test_what_an_interrupt_left_does_not_reach_the_results(evaluator, tmp_path):
     pd.testing.assert_frame_equal(table, expected)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:1 error map")
 def test_interrupts_within_a_trial(evaluator, tmp_path, monkeypatch):
     """KeyboardInterrupt at each of the steps of a trial in turn; the next run gives what an undisturbed one gives."""

@@ -80,6 +80,7 @@ def test_names_that_are_taken(evaluator):
         dr.Campaign(evaluator, metrics=["ndgc"], **errors())
 
 
+@pytest.mark.long
 def test_workers_compute_what_they_can_import(evaluator, tmp_path):
     grid = {"metrics": {"mean_score": mean_score}, **errors()}
     one = dr.Campaign(evaluator, store=tmp_path / "one", **grid).run(progress=False, workers=1)

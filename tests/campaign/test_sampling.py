@@ -85,6 +85,7 @@ def test_trials_are_maps_with_so_many_critical_flips(evaluator, table):
     assert seen >= {"0, others 0", "0, others 1+", "1+", "0", "1", "2", "3+", "pilot, others 64", "pilot, mild 64"}
 
 
+@pytest.mark.long
 def test_one_process_several_and_more_trials(evaluator, table, tmp_path):
     campaign(evaluator, tmp_path / "s", trials=9).run(progress=False, workers=1)
     runner = campaign(evaluator, tmp_path / "s")
@@ -198,6 +199,7 @@ def test_memory_faults_are_drawn_by_chip(evaluator, tmp_path):
     assert abs(plain["auc_drop"] - strata["auc_drop"]) < plain["auc_drop_high"] - plain["auc_drop_low"]
 
 
+@pytest.mark.long
 def test_the_loss_of_one_wrong_bit_is_that_of_single_flips(evaluator, tmp_path):
     """Figures 12 and 13: with strata of chips alone about one trial in a thousand hits a critical bit."""
     options = {"trials": 200, "sampling": "stratified", "seed": 3}

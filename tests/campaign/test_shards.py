@@ -54,6 +54,7 @@ def test_the_table_is_that_of_one_process(n, evaluator, expected, tmp_path):
     assert timings["worker"].unique().tolist() == [f"{os.uname().nodename}:{os.getpid()}"] and len(timings) == 40
 
 
+@pytest.mark.long
 def test_folders_of_two_machines_and_a_text(evaluator, expected, tmp_path):
     for i, place in enumerate(("here", "there")):
         campaign(evaluator, tmp_path / place / "s").run(shard=f"{i}/2", progress=False)
@@ -227,6 +228,7 @@ def changed_copy(evaluator, folder, to, loss):
             store.write(table.filter(pc.field("condition") == number).combine_chunks())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 0, 1), (2, 1, 0), (0, 2, 1)])
 def test_copies_of_a_shard_with_different_results(order, evaluator, tmp_path):
     run_shards(evaluator, tmp_path / "s", 2)
@@ -239,6 +241,7 @@ def test_copies_of_a_shard_with_different_results(order, evaluator, tmp_path):
     assert not chunks(tmp_path / "s")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stale_first", [True, False])
 def test_copies_of_a_shard_that_are_equal_or_incomplete(stale_first, evaluator, expected, tmp_path):
     """As a copy of before the end, and one of a backup."""
@@ -252,6 +255,7 @@ def test_copies_of_a_shard_that_are_equal_or_incomplete(stale_first, evaluator, 
     pd.testing.assert_frame_equal(table, expected, check_exact=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("index", [-1, 5, 0.0, True, "0", None, [0]])
 def test_an_edited_shard_is_refused(index, evaluator, tmp_path):
     run_shards(evaluator, tmp_path / "s", 2, trials=2)

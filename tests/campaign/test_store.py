@@ -313,6 +313,7 @@ def test_cut_off_chunks(filled):
     assert len(keys) == 9 and chunk.read_bytes() == whole
 
 
+@pytest.mark.long
 def test_every_flipped_bit_is_found(filled):
     chunk, random = chunks(filled.folder)[1], np.random.default_rng(0)
     whole = chunk.read_bytes()

@@ -94,6 +94,7 @@ class RefusingOnce(ThreadPoolExecutor):
         return super().submit(*args)
 
 
+@pytest.mark.long
 def test_a_chunk_that_a_broken_pool_refuses_is_not_lost(evaluator, expected, tmp_path, monkeypatch):
     pools = [RefusingOnce(2), ThreadPoolExecutor(2)]
     monkeypatch.setattr(running, "pool", lambda workers: pools.pop(0))
@@ -227,6 +228,7 @@ def test_a_foreign_model(data, tmp_path):
             Campaign(wrong, store=tmp_path / "t", **grid).run(progress=False, executor=executor)
 
 
+@pytest.mark.long
 def test_long_campaigns_move_to_processes(evaluator, expected, tmp_path, monkeypatch):
     """As if a minute of work were left after a moment: the rest is computed by as many processes as there are cores."""
     moved = []
@@ -259,6 +261,7 @@ def test_a_model_that_cannot_move_stays_and_says_so(data, tmp_path, monkeypatch)
     assert len(table) == 5
 
 
+@pytest.mark.long
 def test_an_interrupt_keeps_what_is_finished(evaluator, expected, tmp_path, monkeypatch):
     """Ctrl-C while workers compute: chunks that came are stored, no process is left, the next run goes on."""
     from drsrobust.campaign.progress import CampaignProgress

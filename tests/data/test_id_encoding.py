@@ -54,6 +54,7 @@ def test_ids_of_any_integer_type(dtype):
     assert ids.tolist() == [3, 1, 1, 2, 3, 0] and cardinality == 4 and ids.dtype == np.int32
 
 
+@pytest.mark.long
 def test_memory_is_that_of_one_column(tmp_path, monkeypatch):
     """Peak of everything NumPy allocates while 60,000 lines are encoded: a small part of the encoded set, and hardly more
     for 39 columns than for 4. (Arrow's own memory, one look-up's result, is not counted.)"""

@@ -88,6 +88,7 @@ def test_kill_and_resume(file, tmp_path, monkeypatch, warm_python, name, what, n
             assert (finished(again) / array).stat().st_mtime_ns == done[part / array]
 
 
+@pytest.mark.long
 def test_a_finished_set_that_was_damaged_before_its_rename_is_made_again(file, tmp_path, monkeypatch, warm_python):
     cache, name = tmp_path / "cache", "criteo-sample/dlrm"
     monkeypatch.setenv("DRSROBUST_CACHE", str(cache))

@@ -14,6 +14,7 @@ from drsrobust.introspection.embedding_modules import torchrec
 from drsrobust.introspection.tensors import components
 from drsrobust.metrics import NAMES
 from drsrobust.models import MODELS, build_model, state_digest
+from tests.conftest import long_but
 
 SMALL = {"afn": {"neurons": 8, "deep_mlp": (16, 16)}}
 
@@ -40,7 +41,7 @@ def equal(one, other):
 
 
 @pytest.mark.parametrize("schema", ["full", "ids"])
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "dummy"])
+@pytest.mark.parametrize("name", long_but(("dlrm", "deepfm", "afm"), [name for name in MODELS if name != "dummy"]))
 def test_rerun_is_run(name, schema, splits):
     data = splits[schema]
     torch.manual_seed(1)

@@ -11,6 +11,7 @@ from drsrobust.data import load_dataset
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, FixedCount, inject
 from drsrobust.models import state_digest
+from tests.conftest import long_but
 
 # The scratch memory of `Late` is an attribute, as in models that people write.
 pytestmark = pytest.mark.filterwarnings(
@@ -144,7 +145,7 @@ HABITS = [
 
 
 @pytest.mark.filterwarnings("ignore:Late. an error in one row of a batch changes the scores of other rows")
-@pytest.mark.parametrize("habit", HABITS)
+@pytest.mark.parametrize("habit", long_but(HABITS[::2], HABITS))
 def test_habits(habit, data):
     evaluator = Evaluator(made(data.schema, habit), data.test)
     before = state_digest(evaluator.model)

@@ -19,6 +19,7 @@ from tests.injection.spaces import COUNTED, filled, holder, space_of
 NEARLY_SURE = [0.00005, 0.99995]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", COUNTED)
 @pytest.mark.parametrize("rate", [1, 0.5, 0.007, 9e-4, 1e-6, 1e-10, 0])
 def test_events_are_binomial(name, rate):

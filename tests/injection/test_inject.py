@@ -439,6 +439,7 @@ def test_copies_of_a_model_with_errors(way):
     assert sorted(model.__dict__) == attributes
 
 
+@pytest.mark.long
 def test_many_errors_cost_no_more_than_the_words():
     """Of nearly all bits of 100,000 words; their positions as index arrays would take 100 MB and more."""
     import tracemalloc

@@ -8,11 +8,12 @@ from torch import nn
 import drsrobust as dr
 from drsrobust.injection.critical_bits import CriticalBits, Stratum, harmful_pilots, masks_in
 from drsrobust.injection.number_formats import harmful_masks, plain, quantized_rows
+from tests.conftest import long_but
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
-)
+@pytest.mark.parametrize("dtype", long_but(DTYPES[::4], DTYPES))
 @pytest.mark.parametrize("errors", [dr.BitFlip(2e-3), dr.FixedCount(2)], ids=str)
 def test_weights_give_the_flips_of_plain_maps(dtype, errors):
     """In each part of the bits the weighted mean number of flips is that of plain maps, and a seed draws its map again."""

@@ -22,6 +22,7 @@ from drsrobust.mitigation.activations.nan_guard import NaNGuard
 from drsrobust.mitigation.activations.sites import find_sites
 from drsrobust.mitigation.base import format_number
 from drsrobust.models import MODELS, build_model, padded_batches, score, state_digest
+from tests.conftest import long_but
 
 SMALL = {"afn": {"neurons": 8, "deep_mlp": (16, 16)}}
 NAMES = [name for name in MODELS if name != "dummy"]
@@ -237,7 +238,7 @@ def test_clean_auc(name, data):
     assert abs(difference) < 1e-3 and low <= 1e-4 and high >= -1e-4
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", long_but(("dlrm", "wide_deep"), NAMES))
 @pytest.mark.parametrize("options", [{}, {"scope": "neuron", "mode": "zero"}])
 def test_rerun_is_run(name, options, data):
     model = build(name, data)

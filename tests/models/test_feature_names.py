@@ -23,10 +23,13 @@ def data():
     return dr.data.from_frame(frame, label="y", dense=["price.net"], sparse=ODD, split=(0.6, 0.2, 0.2))
 
 
+SMALL = {"afn": {"neurons": 8, "deep_mlp": (16, 16)}}
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_takes_them(data, name):
     torch.manual_seed(0)
-    model = build_model(name, data.schema)
+    model = build_model(name, data.schema, **SMALL.get(name, {}))
     assert [feature.name for feature in data.schema.features] == ODD and data.schema.dense == ("price.net",)
     evaluator = dr.Evaluator(model, data)
     assert evaluator.full_run is None
@@ -41,11 +44,14 @@ def test_every_model_takes_them(data, name):
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_trains_on_them(data, name, empty_cache):
     settings = Settings(epochs=1, batch_size=32)
-    model = build_model(name, data.schema)
+    sizes = SMALL.get(name, {})
+    model = build_model(name, data.schema, **sizes)
     start = {key: value.clone() for key, value in model.state_dict().items() if "embedding_bags" in key}
     fit(model, data, settings, progress=False)
     assert len(start) >= len(ODD) and all((model.state_dict()[key] != value).any() for key, value in start.items())
-    made, read = (dr.load_model(name, data, settings=settings, progress=False) for _ in range(2))  # read: a checkpoint
+    made, read = (
+        dr.load_model(name, data, settings=settings, sizes=sizes, progress=False) for _ in range(2)
+    )  # read: a checkpoint
     assert np.array_equal(dr.Evaluator(made, data).golden.scores, dr.Evaluator(read, data).golden.scores)
 
 

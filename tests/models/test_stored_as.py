@@ -15,6 +15,7 @@ from drsrobust.mitigation import ZeroSpaceECC
 from drsrobust.mitigation.memory.zero_space import reserve_bits
 from drsrobust.models import MODELS, build_model, state_digest, stored_as
 from drsrobust.models.stored_as import DENSE, SCALED, SCALES, TABLES
+from tests.conftest import long_but
 
 LAYERS = ["dense_mlp", "over_mlp"]
 
@@ -118,7 +119,7 @@ def test_numbers_are_rounded_to_nearest(dense, scale):
     assert type(layer) is nn.Linear and layer.weight.dtype == torch.float32
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("dummy", "afn")])
+@pytest.mark.parametrize("name", long_but(("dlrm", "fm"), [name for name in MODELS if name not in ("dummy", "afn")]))
 def test_models_of_the_library(name, data):
     """Scores are near those in float32, the nearer the wider the format; reruns equal runs; undo leaves every bit."""
     model, rows = build_model(name, data.schema, std=0.3).eval(), data.test.head(200)
@@ -166,7 +167,7 @@ FORMATS = [{"dense": dense} for dense in DENSE] + [{"dense": "fp8_e4m3", "scale"
 FORMATS += [{"tables": tables} for tables in TABLES] + [{"dense": "bf16", "tables": "int8"}]
 
 
-@pytest.mark.parametrize("formats", FORMATS, ids=lambda formats: " ".join(formats.values()))
+@pytest.mark.parametrize("formats", long_but(FORMATS[-3:], FORMATS), ids=lambda formats: " ".join(formats.values()))
 def test_all_protections_take_all_formats(formats, data):
     """Under each one: fewer or other errors, `rerun` as `run`, and every bit as before."""
     narrow, rows = stored_as(build_model("dlrm", data.schema, std=0.3).eval(), **formats), data.test.head(200)

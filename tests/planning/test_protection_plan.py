@@ -74,6 +74,7 @@ def test_tensors_without_a_loss_in_the_maps_are_protected_where_the_budget_allow
     assert (plan.within(robust=False).table()["protection"][unharmed] == "none").sum() > 3
 
 
+@pytest.mark.long
 def test_the_same_costs_give_the_same_plan(plan, trained, rows, candidates):
     again = dr.plan(
         trained,
@@ -166,6 +167,7 @@ def test_a_plan_is_for_one_model(plan, trained, candidates, tmp_path):
             one.apply(other)
 
 
+@pytest.mark.long
 def test_fresh_maps_show_the_plan_beside_uniform_protections(plan, trained, data):
     evaluator = dr.Evaluator(trained, data.test.head(300))
     trials = plan.verify(evaluator, ERRORS, others=[plan.within(budget_bits=0.2)], trials=12)
@@ -200,6 +202,7 @@ def test_a_protection_of_memory_and_the_whole_map_agree_with_a_campaign(plan, tr
     assert found.whole == pytest.approx(found.values[:, 0, 0], abs=1e-12)
 
 
+@pytest.mark.long
 def test_errors_that_do_not_add_up_are_refused(trained, rows):
     options = {"candidates": [dr.ParityZero()], "budget_bits": 0.05, "budget_time": 0, "trials": 12}
     with pytest.raises(ValueError, match=r"whole maps lose .* should be near 1; lower the rate"):

@@ -205,6 +205,7 @@ def test_a_marker_of_others_leads_nowhere_else(campaign, tmp_path):
             dr.report.write(campaign, out)
 
 
+@pytest.mark.long
 def test_a_killed_report_can_be_written_again(campaign, tmp_path, monkeypatch):
     moved = []
 
@@ -240,6 +241,7 @@ def cells(path):
         return list(csv.reader(handle))
 
 
+@pytest.mark.long
 def test_texts_that_spreadsheets_would_compute_are_quoted(evaluator, tmp_path):
     """A protection's label is free text; numbers, also negative ones, are no formulas."""
     ranges = dr.WeightRange.fit(evaluator.model)

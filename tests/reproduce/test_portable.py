@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from reproduce.portable import VARIABLES
 
 SHOW = """
@@ -20,6 +22,7 @@ print(subprocess.run([sys.executable, "-c", show], capture_output=True, text=Tru
 """
 
 
+@pytest.mark.long
 def test_later_processes_have_no_more_than_avx2(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", SHOW, str(tmp_path)], capture_output=True, text=True, check=True, env=os.environ

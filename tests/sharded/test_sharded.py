@@ -17,19 +17,24 @@ OTHER_ORDER = {"row_wise", "table_row_wise", "grid_shard", checks.MIXED}
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
     """World size -> what each rank found, by kind and ids in a bag."""
-    cases = [(kind, bag) for kind in ALL for bag in (1, 20)]
     compared = {}
     for world in WORLDS:
+        # Four ranks take longest: of each kind the bags whose logits have the bits of one rank.
+        bags = (1, 20) if world < 4 else ()
+        cases = [(kind, bag) for kind in ALL for bag in bags or ((1,) if kind in OTHER_ORDER else (20,))]
         compared[world], _ = run_ranks(world, checks.compare_all, cases, folder=tmp_path_factory.mktemp("ranks"))
         assert all(isinstance(result, dict) for result in compared[world]), compared[world]
     return compared
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ALL)
 @pytest.mark.parametrize("bag", [1, 20])
 def test_maps_words_and_logits_equal_the_unsharded_models(compared, kind, bag):
     """Of one id a bag every bit; sums of several within 1e-5 (1 + |logit|), which FBGEMM adds in another order than PyTorch."""
     for world, results in compared.items():
+        if (kind, bag) not in results[0]:
+            continue
         first = results[0][kind, bag]  # which measured the unsharded model, too
         for rank, result in enumerate(results):
             facts = dict(result[kind, bag])
@@ -43,16 +48,18 @@ def test_maps_words_and_logits_equal_the_unsharded_models(compared, kind, bag):
                     assert case["rerun"] and case["equal" if bag == 1 else "near"], (world, name, case)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ALL)
 def test_logits_do_not_depend_on_the_number_of_ranks(compared, kind):
     """In any bit; of row-wise kinds with one id a bag."""
     for bag in (1,) if kind in OTHER_ORDER else (1, 20):
         first = compared[1][0][kind, bag]
         for world in WORLDS[1:]:
-            for name, case in compared[world][0][kind, bag].items():
+            for name, case in compared[world][0].get((kind, bag), {}).items():
                 assert not isinstance(case, dict) or case["scores"] == first[name]["scores"], (world, name)
 
 
+@pytest.mark.long
 def test_each_word_is_held_by_its_rank(tmp_path):
     results, _ = run_ranks(2, checks.held_by_ranks, folder=tmp_path)
     assert all(isinstance(result, dict) for result in results), results
@@ -70,6 +77,7 @@ def test_each_word_is_held_by_its_rank(tmp_path):
             assert bool(of_rank["changed"]) == (number == rank)
 
 
+@pytest.mark.long
 def test_a_campaign_equals_the_unsharded_ones(tmp_path, session_cache):
     reference = checks.unsharded_campaign(f"{tmp_path}/plain")
     for world in WORLDS:

@@ -21,6 +21,7 @@ def tables(trained, data):
     return {name: campaign.run(progress=False) for name, campaign in run.items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sampling", ["plain", "stratified"])
 def test_thirds_are_independent_parts_with_the_same_weights(tables, sampling):
     table, parts = tables[sampling], []

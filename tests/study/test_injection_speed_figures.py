@@ -67,6 +67,7 @@ def test_sizes_and_memory(table):
     assert ax.get_yscale() == "symlog" and "MiB" in ax.get_ylabel()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("panel", ["rate", "size"])
 @pytest.mark.parametrize("quantity", ["total_ms", "peak_mib"])
 def test_nothing_and_one_row(table, panel, quantity, tmp_path, monkeypatch):

@@ -65,6 +65,7 @@ def test_the_total_of_a_table_against_its_size():
     assert np.isnan(few["value"]) and few["reason"] == "fewer than 3 sizes of tables"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("power", [0.0, 0.3, 1.0])
 def test_the_interval_of_the_power_covers_it(power):
     random, bits, covered = np.random.default_rng(0), np.geomspace(1e3, 1e6, 8), 0

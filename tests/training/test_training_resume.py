@@ -44,6 +44,7 @@ def stop_after(monkeypatch, saves):
     monkeypatch.setattr(MODULE, "save_snapshot", stopping)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("how", "saves"), [("adam", 1), ("fused", 19), ("adam", 20)]
 )  # within an epoch, at its last step, at its first

@@ -22,6 +22,7 @@ from drsrobust.introspection.origin import is_installed
 _NAMESPACES = (torch, torch.Tensor, functional, torch.nn.Module, torch.linalg, torch.special, torch.fft, torch.sparse)
 _NAMESPACES += (torch._C._nn, np, np.linalg, np.ndarray, math)
 _DEPTH = 3  # decorators around a function
+_KNOWN: dict[type | types.ModuleType, dict[str, Any]] = {}  # members of classes and modules that are not the user's
 
 
 def patched_members(kind: type) -> dict[str, Any]:
@@ -29,11 +30,11 @@ def patched_members(kind: type) -> dict[str, Any]:
     class."""
     found, mro = {}, {base.__qualname__ for base in kind.__mro__}
     for base in reversed(kind.__mro__):
-        for name, value in vars(base).items() if is_installed(base.__module__) else ():
-            owner, _, last = _qualified(value).rpartition(".")
-            moved = name == last == "forward" and "<locals>" not in owner and owner not in mro
-            if moved or _is_own(value):
-                found[name] = value
+        if is_installed(base.__module__):
+            found |= _own(base)
+            owner, _, last = _qualified(vars(base).get("forward")).rpartition(".")
+            if last == "forward" and "<locals>" not in owner and owner not in mro:
+                found["forward"] = vars(base)["forward"]
     return found
 
 
@@ -53,14 +54,24 @@ def surroundings() -> dict[str, Any]:
     }
     modes = [*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack()]
     modes = [mode for mode in modes if not isinstance(mode, DeviceContext)]  # of `numerics`
-    patched = {
-        f"{space.__name__}.{name}": value
-        for space in _NAMESPACES
-        for name, value in vars(space).items()
-        if _is_own(value) or (space is functional and _is_other(name, value))
-    }
+    patched = {f"{space.__name__}.{name}": value for space in _NAMESPACES for name, value in _own(space).items()}
     parts = {"global hooks": hooks, "torch modes": modes, "patched functions": patched}
     return {name: part for name, part in parts.items() if part}
+
+
+def _own(space: type | types.ModuleType) -> dict[str, Any]:
+    """The functions of the user in an installed class or module, and those of `functional` under another's name. What was found
+    to be neither is not looked at again as long as it is the same object."""
+    known = _KNOWN.setdefault(space, {})
+    found = {}
+    for name, value in vars(space).items():
+        if known.get(name) is value:
+            continue
+        if _is_own(value) or (space is functional and _is_other(name, value)):
+            found[name] = value
+        else:
+            known[name] = value
+    return found
 
 
 def _is_own(value: Any, depth: int = _DEPTH) -> bool:
