@@ -73,19 +73,23 @@ class Factors(Keeping):
 
     def __init__(self, how):
         super().__init__(how)
-        self.user, self.rare = nn.Linear(4, 8), nn.Linear(1, 1, bias=False)
+        self.user, self.rare, self.strict = nn.Linear(4, 8), nn.Linear(1, 1, bias=False), None
 
     def forward(self, dense):
         scores = super().forward(dense)
+        if self.strict and float(dense[0, 0]) == self.first and float(self.rare.weight.detach()) != self.strict:
+            raise ValueError("the tower is not the one of training")
         return scores + self.rare(dense[:, :1])[:, 0] if float(dense[0, 0]) == self.first else scores
 
 
+@pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize(("how", "unread"), [("tensor", ("item.weight", "item.bias", "items")), ("never", ())])
-def test_a_stream(how, unread):
-    """A tower that the first block does not read is no false alarm."""
+def test_a_stream(how, unread, strict):
+    """A tower that the first block does not read is no false alarm, nor does it end the probe if it raises."""
     data = load_dataset("synthetic-movielens/full", rows=6000)
     model = Factors(how).eval()
     model.first = float(data.test.dense[200, 0])
+    model.strict = float(model.rare.weight.detach()) if strict else None
     blocks = [data.test.take(np.arange(first, first + 200)) for first in (0, 200, 400)]
     rows = stream(lambda: iter(blocks))
     evaluator = Evaluator(model, rows, forward=lambda model, batch: model(batch.dense_features))

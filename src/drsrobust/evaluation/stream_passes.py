@@ -66,14 +66,24 @@ class StreamPasses:
             return metrics.headline()
 
     def probe(self) -> Probes:
-        """Tensors that no score depends on: flips in each change no score of the first rows, and no metric of a pass."""
+        """Tensors that no score depends on: flips in each change no score of the first rows, and no metric of a pass. Where
+        flips in all of them change a metric, `ALONE` of them are tried one by one, and the others are not named.
+
+        Raises:
+            StreamError: as `full`.
+        """
         first = next(self._rows.blocks())
         few = AffectedRows(self._model, first.take(np.arange(min(BATCH, len(first)))), 0, self._scoring)
         names = probe_tensors(self._model, few, reruns=False, effects=True).unread
 
         def intact(some: tuple[str, ...]) -> bool:
             with flipped(self._model, stored(self._model), few, some):
-                return self.intact()
+                try:
+                    return self.intact()
+                except StreamError:
+                    raise
+                except Exception:  # the model raises where it reads them
+                    return False
 
         if names and not intact(names):  # some only later rows read
             names = tuple(name for name in names[:ALONE] if intact((name,)))

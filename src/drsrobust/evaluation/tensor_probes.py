@@ -259,6 +259,7 @@ class _Probing:
 
 
 def _maps(model: nn.Module, memory: Memory, reach: AffectedRows, names: Iterable[str]) -> list[ErrorMap]:
+    """The flips of some tensors, without those that cannot be hit."""
     maps = []
     for name in names:
         large = memory[name].tensor.numel() > WHOLE
@@ -269,6 +270,7 @@ def _maps(model: nn.Module, memory: Memory, reach: AffectedRows, names: Iterable
 
 @contextmanager
 def _applied(model: nn.Module, memory: Memory, maps: Iterable[ErrorMap]) -> Iterator[None]:
+    """The model with the errors of some maps, while the block runs; also where it writes to a tensor itself."""
     with ExitStack() as block:
         for error_map in maps:
             applied = AppliedMap(error_map, memory, model)
