@@ -1,0 +1,219 @@
+"""The statements of the study and the verdicts of a run on them, by the rules of `rules.toml`.
+
+Rules are frozen before the run that they judge: its record holds their SHA-256, and the run's commit this very file. Texts and
+sources of the statements are in `statements.toml`, which may be mended.
+"""
+
+import hashlib
+import math
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from drsrobust._choices import unknown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RULES = Path(__file__).with_name("rules.toml")
+VERDICTS = REPRODUCED, CONTRADICTED, UNDECIDED, NOT_RUN = "reproduced", "contradicted", "undecided", "not run"
+YES, NO, MAYBE = "clearly", "clearly not", "unclear"
+CONFIDENCE = 0.95
+LEAST = 3  # units, below which nothing is clear
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What the mean of a quantity over trained or drawn models must be.
+
+    Attributes:
+        what: the quantity, as in the tables of values.
+        above, below: bounds of the mean.
+        log: whether the quantity is a ratio, whose logarithms are averaged.
+        share: whether it lies within [0, 1].
+        spread, true, false: for the rules' simulation: the standard deviation of a value over units (of log10 of a ratio), and
+            means where the statement holds and where it does not.
+    """
+
+    what: str
+    above: float = -math.inf
+    below: float = math.inf
+    log: bool = False
+    share: bool = False
+    spread: float = math.nan
+    true: float = math.nan
+    false: float = math.nan
+
+    def says(self, low: float, high: float) -> str:
+        """Whether the condition holds, by an interval of the mean."""
+        if not (low <= high):  # NaN: no interval
+            return MAYBE
+        if low > self.above and high < self.below:
+            return YES
+        return NO if high < self.above or low > self.below else MAYBE
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a verdict follows from items, such as curves or cells.
+
+    Attributes:
+        statement: `S6`.
+        part: of a statement that has several verdicts; else empty.
+        figure: the notebook's table of values.
+        conditions: all must hold for an item.
+        reproduced: the least share of the items of which all conditions hold clearly.
+        contradicted: the greatest share of the items of which all conditions may hold.
+        items: for the rule's simulation: how many there are.
+    """
+
+    statement: str
+    part: str
+    figure: str
+    conditions: tuple[Condition, ...]
+    reproduced: float
+    contradicted: float
+    items: int
+
+    def verdict(self, items: Iterable[str]) -> str:
+        """The word for items that are `YES`, `NO` or `MAYBE`."""
+        said = list(items)
+        if not said:
+            return NOT_RUN
+        clear, possible = said.count(YES), len(said) - said.count(NO)
+        if clear >= math.ceil(self.reproduced * len(said) - 1e-9):
+            return REPRODUCED
+        return CONTRADICTED if possible <= math.floor(self.contradicted * len(said) + 1e-9) else UNDECIDED
+
+
+def interval(values: np.ndarray, errors: np.ndarray | None = None, *, log: bool = False, share: bool = False) -> tuple:
+    """The mean over units and its 95 % interval: Student's t, with the larger of the variance between units and the mean square
+    of their own errors; of shares that all agree, what so few units may have missed.
+
+    Args:
+        values: [units].
+        errors: [units], each value's standard error over error maps (of log10 of a ratio); None or NaN: unknown.
+        log: the mean and its interval are those of the logarithms.
+        share: the values lie within [0, 1].
+
+    Returns:
+        mean, low, high; the ends are NaN for fewer than `LEAST` units, of values that are not finite, and of values that all
+        agree but are no shares.
+    """
+    from scipy.special import stdtrit
+
+    from drsrobust.statistics.intervals import rule_of_three
+
+    values = np.asarray(values, float)
+    if log:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            values = np.log10(values)
+    n, mean = len(values), float(np.mean(values)) if len(values) else math.nan
+    back = (lambda x: 10.0**x) if log else float
+    if n < LEAST or not np.isfinite(values).all():
+        return back(mean), math.nan, math.nan
+    own = 0.0 if errors is None else float(np.nan_to_num(np.mean(np.square(errors))))
+    variance = max(float(values.var(ddof=1)), own)
+    if variance <= 1e-24:
+        missed = rule_of_three(n, CONFIDENCE) if share else math.nan
+        return back(mean), mean - missed * mean, mean + missed * (1 - mean)
+    half = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * math.sqrt(variance / n)
+    low, high = (max(mean - half, 0.0), min(mean + half, 1.0)) if share else (mean - half, mean + half)
+    return back(mean), back(low), back(high)
+
+
+def load_rules(path: Path = RULES) -> list[Rule]:
+    """The rules of a file.
+
+    Raises:
+        ValueError: an unknown or missing key, or bounds that no value can meet; file and rule are named.
+    """
+    of_condition = {one.name for one in fields(Condition)}
+    needed = {"statement", "figure", "reproduced", "contradicted", "items", "condition"}
+    rules = []
+    for number, entry in enumerate(tomllib.loads(path.read_text())["rule"], 1):
+        place = f"{path.name}, {entry.get('statement', f'rule {number}')}"
+        _check_keys(place, entry, needed, needed | {"part"})
+        for one in entry["condition"]:
+            _check_keys(f"{place}, condition", one, {"what", "spread", "true", "false"}, of_condition)
+            if not one.get("above", -math.inf) < one.get("below", math.inf) or not {"above", "below"} & set(one):
+                raise ValueError(f"{place}: {one['what']} needs `above`, `below`, or both with the first the lower one")
+        conditions = tuple(Condition(**one) for one in entry.pop("condition"))
+        rules.append(Rule(**{"part": "", "conditions": conditions} | entry))
+    return rules
+
+
+def _check_keys(place: str, entry: Mapping[str, Any], needed: set[str], allowed: set[str]) -> None:
+    for key in entry:
+        if key not in allowed:
+            raise unknown(f"key in {place}", key, sorted(allowed))
+    if missing := sorted(needed - set(entry)):
+        raise ValueError(f"{place}: no {', '.join(missing)}")
+
+
+def rules_digest(path: Path = RULES) -> str:
+    """SHA-256 (hex) of the rules."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def judge(rules: Iterable[Rule], values: Mapping[str, "pd.DataFrame"]) -> "pd.DataFrame":
+    """The verdicts of a run.
+
+    Args:
+        rules: as `load_rules` returns them.
+        values: figure -> its table of values, one row per unit: `statement`, `part`, `dataset`, `item` (model or cell), `what`
+            (the quantity of a condition), `unit` (training seed, or number of a drawn model), `value` and `error` (its standard
+            error over error maps; NaN: unknown).
+
+    Returns:
+        one row per rule and data set, and under it one per item and condition: `statement`, `part`, `dataset`, `item`, `what`,
+        `value`, `low`, `high` (95 % over units), `n` (units) and `verdict`, of an item and condition whether it holds. A rule
+        without values is one row, `not run`.
+
+    Raises:
+        ValueError: a unit that is there twice.
+    """
+    import pandas as pd
+
+    rows: list[dict[str, Any]] = []
+    for rule in rules:
+        table = values.get(rule.figure)
+        about = {"statement": rule.statement, "part": rule.part}
+        if table is not None:
+            table = table[(table["statement"] == rule.statement) & (table["part"].fillna("") == rule.part)]
+        if table is None or table.empty:
+            rows.append(about | {"dataset": "", "item": "", "what": "", "n": 0, "verdict": NOT_RUN})
+            continue
+        for dataset, of_dataset in table.fillna({"dataset": ""}).groupby("dataset", sort=False):
+            of_items = [about | {"dataset": dataset} | row for row in _of_items(rule, of_dataset)]
+            said = pd.DataFrame(of_items).groupby("item", sort=False)["verdict"].agg(_together)
+            whole = {"dataset": dataset, "item": "", "what": _counted(said), "n": max(row["n"] for row in of_items)}
+            rows += [about | whole | {"verdict": rule.verdict(said)}, *of_items]
+    columns = ["statement", "part", "dataset", "item", "what", "value", "low", "high", "n", "verdict"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _of_items(rule: Rule, table: "pd.DataFrame") -> Iterable[dict[str, Any]]:
+    for item, of_item in table.groupby("item", sort=False):
+        for condition in rule.conditions:
+            units = of_item[of_item["what"] == condition.what]
+            if units["unit"].duplicated().any():
+                raise ValueError(f"{rule.statement}, {item}, {condition.what}: a unit is there twice")
+            value, low, high = interval(units["value"], units["error"], log=condition.log, share=condition.share)
+            numbers = {"value": value, "low": low, "high": high, "n": len(units)}
+            yield {"item": item, "what": condition.what} | numbers | {"verdict": condition.says(low, high)}
+
+
+def _together(words: Iterable[str]) -> str:
+    """Whether all of some conditions hold."""
+    said = set(words)
+    return NO if NO in said else MAYBE if MAYBE in said else YES
+
+
+def _counted(said: "pd.Series") -> str:
+    clear = int((said == YES).sum())
+    return f"{clear} of {len(said)}"
