@@ -12,9 +12,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from drsrobust._choices import unknown
+from drsrobust_study.statements import interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 RULES = Path(__file__).with_name("rules.toml")
 VERDICTS = REPRODUCED, CONTRADICTED, UNDECIDED, NOT_RUN = "reproduced", "contradicted", "undecided", "not run"
 YES, NO, MAYBE = "clearly", "clearly not", "unclear"
-CONFIDENCE = 0.95
-LEAST = 3  # units, below which nothing is clear
 
 
 @dataclass(frozen=True)
@@ -88,42 +85,6 @@ class Rule:
         if clear >= math.ceil(self.reproduced * len(said) - 1e-9):
             return REPRODUCED
         return CONTRADICTED if possible <= math.floor(self.contradicted * len(said) + 1e-9) else UNDECIDED
-
-
-def interval(values: np.ndarray, errors: np.ndarray | None = None, *, log: bool = False, share: bool = False) -> tuple:
-    """The mean over units and its 95 % interval: Student's t, with the larger of the variance between units and the mean square
-    of their own errors; of shares that all agree, what so few units may have missed.
-
-    Args:
-        values: [units].
-        errors: [units], each value's standard error over error maps (of log10 of a ratio); None or NaN: unknown.
-        log: the mean and its interval are those of the logarithms.
-        share: the values lie within [0, 1].
-
-    Returns:
-        mean, low, high; the ends are NaN for fewer than `LEAST` units, of values that are not finite, and of values that all
-        agree but are no shares.
-    """
-    from scipy.special import stdtrit
-
-    from drsrobust.statistics.intervals import rule_of_three
-
-    values = np.asarray(values, float)
-    if log:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            values = np.log10(values)
-    n, mean = len(values), float(np.mean(values)) if len(values) else math.nan
-    back = (lambda x: 10.0**x) if log else float
-    if n < LEAST or not np.isfinite(values).all():
-        return back(mean), math.nan, math.nan
-    own = 0.0 if errors is None else float(np.nan_to_num(np.mean(np.square(errors))))
-    variance = max(float(values.var(ddof=1)), own)
-    if variance <= 1e-24:
-        missed = rule_of_three(n, CONFIDENCE) if share else math.nan
-        return back(mean), mean - missed * mean, mean + missed * (1 - mean)
-    half = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * math.sqrt(variance / n)
-    low, high = (max(mean - half, 0.0), min(mean + half, 1.0)) if share else (mean - half, mean + half)
-    return back(mean), back(low), back(high)
 
 
 def load_rules(path: Path = RULES) -> list[Rule]:

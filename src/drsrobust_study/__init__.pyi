@@ -16,11 +16,14 @@ from . import mitigations as mitigations
 from . import model_factors as model_factors
 from . import number_formats as number_formats
 from . import one_flip as one_flip
+from . import part_curves as part_curves
 from . import probe_rows as probe_rows
 from . import protection as protection
 from . import protection_plan as protection_plan
 from . import rounding as rounding
 from . import scoring_rules as scoring_rules
+from . import statements as statements
+from . import trained as trained
 from . import training_errors as training_errors
 from .captions import details as details
 from .findings import conclusion as conclusion

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 ALL, MLP, TABLE = "all", "mlp", "table"
-# First-order weights count as table; a head, AFM's attention and AFN's logarithmic layer as MLP. DCN's cross layers are in `all`
-# and in no part.
+# First-order weights count as table; a head, AFM's attention and AFN's logarithmic layer as MLP. DCN's cross layers are in
+# `all` and in no part.
 PARTS = {MLP: ("*_mlp", "head", "attention", "logarithmic"), TABLE: ("embedding", "linear")}
 ANY_TABLE = 10**9  # rows: critical bits of all tables are drawn on purpose
 PLAIN = "plain maps"  # label of the trials whose spread is that of single runs

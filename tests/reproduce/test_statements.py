@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drsrobust_study.statements import interval
 from reproduce.statements import (
     CONTRADICTED,
     MAYBE,
@@ -16,7 +17,6 @@ from reproduce.statements import (
     YES,
     Condition,
     Rule,
-    interval,
     judge,
     load_rules,
 )

@@ -1,0 +1,62 @@
+"""The trained models of a notebook: models x data sets x training seeds."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from drsrobust.data import Dataset, load_dataset
+from drsrobust.training import default_settings, load_models
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained model of the study.
+
+    Attributes:
+        name: as `build_model` takes it.
+        data: that it was trained on.
+        seed: of the training.
+        model: itself.
+    """
+
+    name: str
+    data: Dataset
+    seed: int
+    model: nn.Module
+
+
+def train(
+    models: Sequence[str],
+    datasets: Iterable[str],
+    seeds: Iterable[int] = (0,),
+    *,
+    leave_out: Iterable[str] = (),
+    afn_neurons: int = 100,
+    epochs: int | None = None,
+) -> list[Trained]:
+    """Trains each model on each data set with each seed, or reads its checkpoint.
+
+    Args:
+        models, datasets: names.
+        seeds: of the trainings.
+        leave_out: pairs that are not trained, as `afn movielens-1m/ids`.
+        afn_neurons: logarithmic neurons of the model `afn`.
+        epochs: at most; None: as the settings of each model say.
+
+    Raises:
+        ValueError: an unknown name, or nothing to train.
+    """
+    left, seeds, sets, asked = set(leave_out), list(seeds), [load_dataset(name) for name in datasets], []
+    for data in sets:
+        for name in models:
+            if f"{name} {data.name}" not in left:
+                asked += [(name, data, seed) for seed in seeds]
+    requests = []
+    for name, data, seed in asked:
+        settings = default_settings(name, data.name, seed=seed)
+        settings = settings if epochs is None else replace(settings, epochs=epochs)
+        sizes = {"neurons": afn_neurons} if name == "afn" else None
+        requests.append({"name": name, "data": data, "settings": settings, "sizes": sizes})
+    loaded = load_models(requests)
+    return [Trained(*one, model) for one, model in zip(asked, loaded, strict=True)]
