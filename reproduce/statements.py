@@ -66,6 +66,8 @@ class Rule:
         reproduced: the least share of the items of which all conditions hold clearly.
         contradicted: the greatest share of the items of which all conditions may hold.
         items: for the rule's simulation: how many there are.
+        known_before: what was known of the answer before the judged run.
+        by_construction: what of the answer follows from how the thing is made, whatever is measured; empty: nothing.
     """
 
     statement: str
@@ -75,6 +77,8 @@ class Rule:
     reproduced: float
     contradicted: float
     items: int
+    known_before: str = ""
+    by_construction: str = ""
 
     def verdict(self, items: Iterable[str]) -> str:
         """The word for items that are `YES`, `NO` or `MAYBE`."""
@@ -98,7 +102,7 @@ def load_rules(path: Path = RULES) -> list[Rule]:
     rules = []
     for number, entry in enumerate(tomllib.loads(path.read_text())["rule"], 1):
         place = f"{path.name}, {entry.get('statement', f'rule {number}')}"
-        _check_keys(place, entry, needed, needed | {"part"})
+        _check_keys(place, entry, needed, needed | {"part", "known_before", "by_construction"})
         for one in entry["condition"]:
             _check_keys(f"{place}, condition", one, {"what", "spread", "true", "false"}, of_condition)
             if not one.get("above", -math.inf) < one.get("below", math.inf) or not {"above", "below"} & set(one):
