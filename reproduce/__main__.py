@@ -15,13 +15,13 @@ from drsrobust._processes import cores
 from drsrobust._provenance import commit, machine, versions
 from drsrobust_study.notebook import datasets_of
 from reproduce.bundle import bundles_used, figure_sums, read_checkpoints, write_bundle
-from reproduce.claims import Claim, load_claims, write_claims
 from reproduce.notebooks import FIGURES, ROOT, Notebook, all_notebooks, parse_assignment, progress_file
 from reproduce.plan import matching, print_plan, read_records, remember
 from reproduce.portable import make_portable
-from reproduce.profiles import Profile, check_name, load_profile, missing_data
+from reproduce.profiles import JUDGED, Profile, check_name, load_profile, missing_data
 from reproduce.progress import Progress
 from reproduce.runner import end_with_make, explained, locked, read_run, run_notebooks
+from reproduce.statements import load_rules, load_statements, rules_digest, write_statements
 from reproduce.sweep import Sweep, print_sweep_plan, read_assignments, read_grid, run_sweep
 
 
@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs what was asked for.
 
     Returns:
-        exit status: 0 when all of it was done, 1 when a notebook failed or the claims could not be evaluated, 2 for a wrong
+        exit status: 0 when all of it was done, 1 when a notebook failed or the statements could not be judged, 2 for a wrong
         call and while another run writes to the same folder, 130 when interrupted.
     """
     options = _parser().parse_intermixed_args(arguments)
@@ -54,7 +54,7 @@ def _main(options: argparse.Namespace) -> int:
                     raise unknown("notebook", name, notebooks)
             return time_notebooks(options.what, notebooks, Path(options.out).resolve())
         check_name(options.profile)
-        claims = load_claims(notebooks)
+        load_rules(), load_statements()  # a mistake there stops a run before it starts
         build = Path(options.out).resolve()
         if options.publish:
             from reproduce.publish import publish
@@ -103,7 +103,7 @@ def _main(options: argparse.Namespace) -> int:
     folder = profile.name if chosen == profile.parameters else f"{profile.name}-part"
     try:
         with locked(build / folder):
-            return _run(chosen, notebooks, profile, build / folder, claims, options)
+            return _run(chosen, notebooks, profile, build / folder, options)
     except BlockingIOError as error:
         print(f"reproduce: {error}", file=sys.stderr)
         return 2
@@ -237,7 +237,6 @@ def _run(
     notebooks: dict[str, Notebook],
     profile: Profile,
     folder: Path,
-    claims: list[Claim],
     options: argparse.Namespace,
 ) -> int:
     from reproduce.report import write_report  # not above: `--list` and a refused call must not wait for it
@@ -258,7 +257,8 @@ def _run(
         for outcome in run_notebooks(chosen, notebooks, folder, options.jobs, profile.alone):
             outcomes.append(outcome)
             remember(outcome, folder.parent)
-            took = f"{outcome.seconds:.0f} s" if outcome.ok else f"FAILED after {outcome.seconds:.0f} s"
+            took = f"{outcome.seconds:.0f} s, {outcome.cpu_seconds:.0f} CPU s"
+            took = took if outcome.ok else f"FAILED after {took}"
             progress.line(f"  {outcome.notebook} ... {took}")
             if not outcome.ok:
                 print(f"    {outcome.error}", file=sys.stderr, flush=True)
@@ -271,6 +271,8 @@ def _run(
         "complete": chosen == profile.parameters,
         "started": started.strftime("%Y-%m-%d %H:%M UTC"),
         "seconds": round(time.monotonic() - start, 1),
+        "cpu_seconds": round(sum(outcome.cpu_seconds for outcome in outcomes), 1),
+        "rules_sha256": rules_digest(),
         "cached": cached,  # the cache was not empty: models and trials of earlier runs may have been read
         "versions": versions("pytorchfi", "mrfi"),  # of the tools whose speed is measured, too
         "commit": made_from,
@@ -290,9 +292,9 @@ def _run(
     good = [outcome.notebook for outcome in outcomes if outcome.ok]
     failed = [outcome.notebook for outcome in outcomes if not outcome.ok]
     status = 1 if failed else 0
-    # A mistake in claims.toml or a full disk must not cost what can be written; --report makes the report later.
+    # A wrong table or a full disk must not cost what can be written; --report makes the report later.
     for what, write in (
-        ("table of claims", lambda: write_claims(claims, folder / "figures", run)),
+        ("table of statements", lambda: write_statements(folder / "figures", run, judged=profile.name in JUDGED)),
         ("record of the run", write_record),
         ("report", lambda: write_report(folder, run)),
     ):

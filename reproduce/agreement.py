@@ -16,7 +16,8 @@ import numpy as np
 
 from reproduce.notebooks import FIGURES
 from reproduce.same import TIMED_TABLES
-from reproduce.tables import read_table
+from reproduce.statements import TABLE
+from reproduce.tables import read_rows, read_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -121,38 +122,20 @@ def by_figure(numbers: "pd.DataFrame") -> "pd.DataFrame":
 
 
 def compare_verdicts(published: Path, here: Path) -> "pd.DataFrame":
-    """The verdicts of two `claims.csv`; of a file that is missing there are none.
-
-    Cases of a check belong together by their data sets, in any order, and the rest of `where`, which may name data sets too;
-    those left over by the latter alone, since a case over several data sets names those that had a value.
+    """The verdicts of two `statements.csv`; of a file that is missing there are none.
 
     Returns:
-        one row per claim and check that either has: `claim`, `check` (0: the claim), `what`, `where`, `data`, `published` and
-        `here` (empty where one lacks it).
+        one row per statement, part and data set that either has: `statement`, `part`, `dataset`, `published` and `here` (empty
+        where one lacks it).
     """
     import pandas as pd
 
-    columns = ["claim", "check", "where", "data", "what", "verdict"]
-    old, new = (
-        read_table(path)[columns].fillna("") if path.is_file() else pd.DataFrame(columns=columns)
-        for path in (published, here)
-    )
-    names = {name for table in (old, new) for cell in table["data"] for name in _parts(cell)}
-    cases = []
-    for table in (old, new):
-        rest = [", ".join(part for part in _parts(cell) if part not in names) for cell in table["where"]]
-        sets = [", ".join(sorted(_parts(cell))) for cell in table["data"]]
-        cases.append(list(zip(table["claim"], table["check"], rest, sets, strict=True)))
-    shared, keys = set(cases[0]) & set(cases[1]), ["claim", "check", "rest", "sets"]
-    numbered = []
-    for table, own in zip((old, new), cases, strict=True):
-        labels = pd.DataFrame([(*case[:3], case[3] if case in shared else "other") for case in own], columns=keys)
-        numbered.append(_numbered(table.assign(rest=labels["rest"], sets=labels["sets"]), keys))
-    both = numbered[0].merge(numbered[1], on=[*keys, "copy"], how="outer", suffixes=("_old", ""), sort=False)
-    for name in ("what", "where", "data"):
-        both[name] = both[name].where(both[name].notna(), both[f"{name}_old"])
-    both = both.rename(columns={"verdict_old": "published", "verdict": "here"}).fillna("")
-    return both[["claim", "check", "what", "where", "data", "published", "here"]]
+    keys, tables = ["statement", "part", "dataset"], []
+    for path in (published, here):
+        table = pd.DataFrame(read_rows(path) if path.is_file() else [], columns=[*keys, "item", "verdict"])
+        tables.append(table.loc[table["item"] == "", [*keys, "verdict"]])
+    both = tables[0].merge(tables[1], on=keys, how="outer", suffixes=("_old", ""), sort=False).fillna("")
+    return both.rename(columns={"verdict_old": "published", "verdict": "here"})[[*keys, "published", "here"]]
 
 
 def equal_models(published: Path, here: Path) -> tuple[int, int] | None:
@@ -161,10 +144,9 @@ def equal_models(published: Path, here: Path) -> tuple[int, int] | None:
     old = read_table(published)
     if "state" not in old:
         return None
-    new = read_table(here) if here.is_file() else old.iloc[:0]
-    both = old.merge(
-        new.reindex(columns=["model", "dataset", "state"]), on=["model", "dataset"], suffixes=("", "_here")
-    )
+    new, keys = read_table(here) if here.is_file() else old.iloc[:0], ["model", "dataset"]
+    keys += ["train_seed"] if "train_seed" in old and "train_seed" in new else []
+    both = old.merge(new.reindex(columns=[*keys, "state"]), on=keys, suffixes=("", "_here"))
     return int((both["state"] == both["state_here"]).sum()), len(old)
 
 
@@ -172,7 +154,7 @@ def agreement(published: Path, here: Path) -> dict[str, Any]:
     """All comparisons of two folders of figures: tables `numbers`, `figures` and `verdicts`, and sentences as `summary`."""
     numbers = compare_figures(published, here)
     figures = by_figure(numbers)
-    verdicts = compare_verdicts(published / "claims.csv", here / "claims.csv")
+    verdicts = compare_verdicts(published / TABLE, here / TABLE)
     models = equal_models(published / "models.csv", here / "models.csv")
     own = verdicts[verdicts["published"] != ""]
     total, agree = int(figures["values"].sum()), int((numbers["result"] == AGREES).sum())
@@ -204,8 +186,8 @@ def agreement_text(found: dict[str, Any]) -> str:
             distance = "" if np.isnan(number.distance) else f" (distance {number.distance:.2g})"
             lines.append(f"    {number.where or 'the figure'}: {number.result}{distance}")
     for row in verdicts.itertuples():
-        where = ", ".join(filter(None, (row.what, row.where, row.data)))
-        lines.append(f"  {row.claim}, {where}: published {row.published or 'none'}, here {row.here or 'none'}")
+        where = ", ".join(filter(None, (row.statement, row.part, row.dataset)))
+        lines.append(f"  {where}: published {row.published or 'none'}, here {row.here or 'none'}")
     return "\n".join(lines)
 
 
@@ -247,10 +229,6 @@ def _keys(published: "pd.DataFrame", here: "pd.DataFrame", measured: set[str]) -
 def _as_text(column: "pd.Series") -> "pd.Series":
     """Whole numbers alike whether or not the column has gaps, which make floats of them."""
     return column.map(lambda value: f"{value:.12g}" if isinstance(value, int | float) else str(value))
-
-
-def _parts(cell: str) -> list[str]:
-    return [part for part in cell.split(", ") if part]
 
 
 def _numbered(table: "pd.DataFrame", keys: list[str]) -> "pd.DataFrame":

@@ -33,7 +33,7 @@ TOP = {  # the bar at the top of each page
     "Library": "api/index",
     "Notebooks": "notebooks",
     "Figures": "figures",
-    "Claims": "claims",
+    "Statements": "claims",
     "Project": "project",
 }
 SETTINGS = {
@@ -63,7 +63,7 @@ SETTINGS = {
 }
 # A link, or code, to skip it. Words may hold code and brackets with a backslash.
 LINK = re.compile(r"```.*?```|(!?)\[((?:\\.|[^][`\\]|`[^`]*`)*)\]\(([^)\s]+)\)|`[^`\n]*`", re.DOTALL)
-CLAIMS = re.compile(r"<!-- [^>]*figures/claims\.csv[^>]*-->.*?<!-- end of the \w+ -->", re.DOTALL)
+VERDICTS = re.compile(r"<!-- [^>]*figures/statements\.csv[^>]*-->.*?<!-- end of the \w+ -->", re.DOTALL)
 
 
 def write_source(folder: Path, notebooks: Path | None) -> None:
@@ -109,7 +109,7 @@ def write_source(folder: Path, notebooks: Path | None) -> None:
 
 
 def home_page(readme: str, install: str, notebooks: list[str]) -> str:
-    """Home: the README's opening, first code with its output, gallery and claims, and how to install.
+    """Home: the README's opening, first code with its output, gallery and verdicts, and how to install.
 
     Args:
         readme: the text of README.md, relinked.
@@ -121,14 +121,14 @@ def home_page(readme: str, install: str, notebooks: list[str]) -> str:
     """
     opening = readme.partition("\n## ")[0]
     code = re.search(r"```python\n.*?```\s*```text\n.*?```", readme, re.DOTALL)
-    claims = CLAIMS.findall(readme)
+    verdicts = VERDICTS.findall(readme)
     gallery = readme.partition(GALLERY_BEGIN)[2].partition(GALLERY_END)[0]
     figures = re.findall(r'<img src="([^"]+)"[^>]*? alt="([^"]*)"', gallery)
     parts = {
         "a picture above the first section": "![" in opening,
         "a block of Python, followed by its output": code,
         f"pictures between {GALLERY_BEGIN} and {GALLERY_END}": figures,
-        "tables between <!-- from figures/claims.csv, ... --> and <!-- end of the ... -->": claims,
+        "verdicts between <!-- from figures/statements.csv, ... --> and <!-- end of the ... -->": verdicts,
     }
     for part, there in parts.items():
         if not there:
@@ -152,7 +152,18 @@ def home_page(readme: str, install: str, notebooks: list[str]) -> str:
         "",
         "[More ways to install](install.md)",
     ]
-    lines += ["", "## Figures", "", "````{container} gallery", *cells, "````", "", "## Claims", "", *claims]
+    lines += [
+        "",
+        "## Figures",
+        "",
+        "````{container} gallery",
+        *cells,
+        "````",
+        "",
+        "## Statements of the study",
+        "",
+        *verdicts,
+    ]
     return re.sub(r"<!--.*?-->\n?", "", "\n".join(lines), flags=re.DOTALL)
 
 

@@ -1,11 +1,10 @@
 """`notebooks/index.ipynb`, and how long every notebook takes with its defaults (`python -m reproduce --times`).
 
-docs/reproduce.md says what each notebook answers, its first cell names its claims, and `reproduce/defaults.csv`
-holds its times.
+docs/reproduce.md says what each notebook answers, `reproduce/rules.toml` which statements of the study it carries, and
+`reproduce/defaults.csv` holds its times.
 """
 
 import csv
-import json
 import re
 import shutil
 from pathlib import Path
@@ -16,6 +15,7 @@ from drsrobust._files import new_file
 from drsrobust._provenance import machine
 from reproduce.notebooks import ROOT, Notebook, all_notebooks
 from reproduce.runner import environment, locked, run_notebook
+from reproduce.statements import statements_of
 
 INDEX = ROOT / "notebooks" / "index.ipynb"
 TIMES = ROOT / "reproduce" / "defaults.csv"
@@ -48,7 +48,7 @@ def index_notebook(notebooks: dict[str, Notebook], guide: str, measured: list[di
         ValueError: a notebook without its line in the guide.
     """
     rows = {row["notebook"]: row for row in measured}
-    lines = ["| notebook | what it answers | claim | minutes | memory |", "| :-- | :-- | :-- | --: | --: |"]
+    lines = ["| notebook | what it answers | statement | minutes | memory |", "| :-- | :-- | :-- | --: | --: |"]
     lines += [_line(notebook, guide, rows.get(notebook.name)) for notebook in notebooks.values()]
     machines = sorted({row["machine"] for row in measured})
     taken = f"Minutes and memory with the defaults, from an empty cache, on {' and '.join(machines)}."
@@ -67,14 +67,8 @@ def _line(notebook: Notebook, guide: str, row: dict[str, str] | None) -> str:
     minutes, memory = "", ""
     if row:
         minutes, memory = f"{float(row['seconds']) / 60:.1f}", f"{float(row['peak_mib']) / 1024:.1f} GiB"
-    claims = ", ".join(claims_of(notebook)) or "-"
-    return f"| [{notebook.name}]({notebook.name}.ipynb) | {answers[1]} | {claims} | {minutes} | {memory} |"
-
-
-def claims_of(notebook: Notebook) -> list[str]:
-    """The claims that a notebook's first cell says it checks: `C3`, ..."""
-    first = "".join(json.loads(notebook.path.read_text())["cells"][0]["source"])
-    return sorted(set(re.findall(r"\bClaims? (C\d+)\b", first)))
+    statements = ", ".join(statements_of(notebook.name)) or "-"
+    return f"| [{notebook.name}]({notebook.name}.ipynb) | {answers[1]} | {statements} | {minutes} | {memory} |"
 
 
 def write_index() -> None:

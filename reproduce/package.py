@@ -1,10 +1,6 @@
 """What archives and journals ask for, from the published run: the article, the artifact appendix and the RO-Crate."""
 
 import json
-import re
-from collections import Counter
-from collections.abc import Iterable
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +9,11 @@ import jinja2
 from drsrobust import __version__
 from drsrobust.plots import display_name
 from drsrobust_study.findings import number
-from reproduce.readme_tables import GROUP_HEADINGS, read_claims, taken
+from reproduce.beside import beside_table
+from reproduce.readme_tables import taken
+from reproduce.statements import TABLE
+from reproduce.statements_page import SECOND_HAND, statement_rows, tally
 from reproduce.tables import read_rows
-from reproduce.verdicts import OTHER, VERDICTS
 
 ARTICLE, APPENDIX, CRATE = "article.md", "artifact.md", "ro-crate-metadata.json"
 NAME = "drsrobust: what bit errors do to deep recommenders, and what to protect"
@@ -26,7 +24,7 @@ def write_package(figures: Path, paper: Path, run: dict[str, Any]) -> None:
     """Writes the article and the appendix into `paper`, and the crate into `figures`.
 
     Args:
-        figures: the published figures with claims.csv and models.csv.
+        figures: the published figures with statements.csv and models.csv.
         paper: folder with `article.md.j2`.
         run: as in its run.json.
     """
@@ -43,23 +41,18 @@ def article(figures: Path, paper: Path, run: dict[str, Any]) -> str:
         trim_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"number": number, "model": display_name, "cell": _cell, "tally": _tally}
-    claims = [row for row in read_claims(figures / "claims.csv") if row["whole"]]
+    environment.filters |= {"number": number, "model": display_name, "cell": _cell}
+    statements = statement_rows(figures / TABLE)
     return environment.get_template(f"{ARTICLE}.j2").render(
         run=run,
         settings={outcome["notebook"]: outcome.get("parameters", {}) for outcome in run["notebooks"]},
-        tables={title: [row for row in claims if row["group"] == group] for group, title in GROUP_HEADINGS.items()},
-        by_number={key: list(rows) for key, rows in groupby(claims, key=_number)},
-        words=(*VERDICTS, OTHER),
+        statements=statements,
+        verdicts=tally(figures / TABLE),
+        second_hand=SECOND_HAND,
+        beside=beside_table(figures),
         models=len(read_rows(figures / "models.csv")),
         version=run["versions"].get("drsrobust", __version__),
     )
-
-
-def _number(claim: dict[str, Any]) -> int:
-    """Of C2a: 2."""
-    match = re.match(r"C(\d+)", claim["claim"])
-    return int(match[1]) if match else 0
 
 
 def _cell(text: str) -> str:
@@ -67,13 +60,8 @@ def _cell(text: str) -> str:
     return " ".join(text.replace("|", "\\|").split())
 
 
-def _tally(words: Iterable[str]) -> str:
-    """`2 in part, 1 reproduced`; empty without words."""
-    return ", ".join(f"{count} {word}" for word, count in Counter(filter(None, words)).most_common())
-
-
 def appendix(figures: Path, run: dict[str, Any]) -> str:
-    """The artifact appendix (ACM badges 1.1): what is available, works and was reproduced; minutes and memory per claim."""
+    """The artifact appendix (ACM badges 1.1): what is available, works and was reproduced; minutes and memory per statement."""
     outcomes = {one["notebook"]: one for one in run["notebooks"]}
     lines = [
         "# Artifact appendix",
@@ -86,25 +74,20 @@ def appendix(figures: Path, run: dict[str, Any]) -> str:
         "",
         f"**Reproduced.** `make reproduce DATA=folder` repeats the published run: {taken(run)}, "
         f"at most {_peak(run['notebooks'])} of memory. `make compare` then says, figure by "
-        "figure and verdict by verdict, whether it agrees. Minutes are of a claim's own notebooks, after `00_models`, "
+        "figure and verdict by verdict, whether it agrees. Minutes are of a statement's own notebook, after `00_models`, "
         "which trains most models.",
         "",
-        "| claim | verdict | command | minutes | memory |",
-        "| --- | --- | --- | --- | --- |",
+        "| statement | verdicts | command | minutes | CPU seconds | memory |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
-    for row in read_claims(figures / "claims.csv"):
-        if row["whole"]:
-            own = [outcomes[name] for name in row["notebook"].split(", ") if name in outcomes]
-            names = " ".join(one["notebook"] for one in own)
-            minutes = sum(one["seconds"] for one in own) / 60
-            cells = (
-                row["claim"],
-                row["verdict"],
-                f"`.venv/bin/python -m reproduce {names}`",
-                f"{minutes:.1f}",
-                _peak(own),
-            )
-            lines.append(f"| {' | '.join(cells)} |")
+    for row in statement_rows(figures / TABLE):
+        own = next((one for name, one in outcomes.items() if row["figure"].startswith(name)), None)
+        if own is None:
+            continue
+        words = "; ".join(filter(None, (row["movielens"], row["criteo"])))
+        command, cpu = f"`.venv/bin/python -m reproduce {own['notebook']}`", own.get("cpu_seconds", 0)
+        cells = (row["name"], words, command, f"{own['seconds'] / 60:.1f}", f"{cpu:,.0f}" if cpu else "", _peak([own]))
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -124,7 +107,7 @@ def crate(figures: Path, run: dict[str, Any]) -> dict[str, Any]:
         "@id": "./",
         "@type": "Dataset",
         "name": f"Figures and verdicts of the published {run['profile']} run of drsrobust",
-        "description": "Figures (SVG, PNG), their numbers (CSV), words (JSON), verdicts on claims, and the record of the run.",
+        "description": "Figures (SVG, PNG), their numbers (CSV), words (JSON), verdicts, and the record of the run.",
         "datePublished": date,
         "license": {"@id": LICENCE},
         "author": {"@id": "#authors"},

@@ -1,5 +1,6 @@
 """Publishing: a finished run on real data becomes the committed figures/."""
 
+import hashlib
 import json
 import re
 import shutil
@@ -8,23 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from drsrobust._files import cache_folder, exclusive, new_file, new_folder
+from reproduce.beside import beside_table
 from reproduce.bundle import figure_sums
-from reproduce.claims import load_claims, write_claims
 from reproduce.figures_page import figures_page
-from reproduce.notebooks import FIGURES, ROOT, all_notebooks
+from reproduce.notebooks import FIGURES, ROOT
 from reproduce.package import write_package
 from reproduce.profiles import JUDGED
 from reproduce.readme_tables import (
     FRONT,
     RECOVERY,
-    claims_page,
-    with_claims,
     with_gallery,
     with_models,
     with_protections,
     with_result,
+    with_statements,
 )
 from reproduce.runner import read_run
+from reproduce.statements import RULES, TABLE
+from reproduce.statements_page import statements_page
 
 
 def publish(
@@ -36,9 +38,9 @@ def publish(
     paper: Path = ROOT / "paper",
     cached: bool = False,
 ) -> list[str]:
-    """Copies a run's figures, tables and numbers to `target`, evaluates its claims, and writes run.json, `CLAIMS.md` and
-    `README.md`, in place of all earlier files; also writes what the README, the guides to models and protections, and the
-    article say of them.
+    """Copies a run's figures, tables, verdicts and record to `target`, in place of all earlier files, and writes `CLAIMS.md`
+    and `README.md` there, and what the README, the guides to models and protections, and the article say of them. It makes no
+    number, verdict or sum of its own.
 
     Args:
         profile, build: of the run.
@@ -55,23 +57,16 @@ def publish(
     run["seconds_from_empty"] = _seconds_from_empty(profile, run, target, cached)
     names = [name for outcome in run["notebooks"] for name in outcome["figures"]]
     with exclusive(build / "publish"), new_folder(target) as part:
-        (part / "data").mkdir()
-        for name in names:
-            for path in (*source.glob(f"{name}.*"), *source.glob(f"data/{name}.*")):
-                shutil.copy(path, part / path.relative_to(source))
-        for table in (*source.glob("*.csv"), *source.glob("*.json")):
-            shutil.copy(table, part / table.name)
-        # Rules may be younger than the run; its numbers stay.
-        write_claims(load_claims(all_notebooks()), part, run)
-        run["figure_sha256"] = figure_sums(part)
-        page = with_result(with_gallery(with_claims(readme.read_text(), part / "claims.csv"), part, names), part, run)
+        shutil.copytree(source, part, dirs_exist_ok=True)
+        page = with_statements(with_gallery(readme.read_text(), part, names), part / TABLE)
+        page = with_result(page, part, run)
         pages = {readme: page}
         if (part / "models.csv").is_file():
             pages[docs / "models.md"] = with_models((docs / "models.md").read_text(), part / "models.csv")
         if all((part / "data" / name).is_file() for name in (RECOVERY, FRONT)):
             pages[docs / "protection.md"] = with_protections((docs / "protection.md").read_text(), part / "data")
         (part / "run.json").write_text(json.dumps(run, indent=1) + "\n")
-        (part / "CLAIMS.md").write_text(claims_page(part / "claims.csv", run))
+        (part / "CLAIMS.md").write_text(statements_page(part / TABLE, run, beside_table(part)))
         (part / "README.md").write_text(figures_page(part, run))
         write_package(part, paper, run)
     for page, written in pages.items():
@@ -86,7 +81,7 @@ def checked_run(profile: str, build: Path) -> dict[str, Any]:
     Raises:
         FileNotFoundError: the run is missing.
         ValueError: it is not whole, on generated data, of no commit of this repository, made with uncommitted changes, or of
-            another profile; or its figures are not those that it recorded.
+            another profile; or its figures, or its rules, are not those that it recorded.
     """
     if profile not in JUDGED:
         raise ValueError(f"only runs of {' and '.join(JUDGED)} are published, got {profile}")
@@ -98,10 +93,10 @@ def checked_run(profile: str, build: Path) -> dict[str, Any]:
         )
     if not run["real"]:
         raise ValueError(f"the {profile} run used generated data; figures are published from real data: give DATA=...")
-    _check_commit(profile, run["commit"])
+    _check_commit(profile, run["commit"], run.get("rules_sha256"))
     source = build / profile / "figures"
-    if not (source / "claims.csv").is_file():
-        raise ValueError(f"the {profile} run has no claims.csv: its claims could not be evaluated; run it again")
+    if not (source / TABLE).is_file():
+        raise ValueError(f"the {profile} run has no {TABLE}: it has no verdicts; run it again")
     recorded, sums = run.get("figure_sha256"), figure_sums(source)
     if recorded is None:
         raise ValueError(
@@ -132,8 +127,9 @@ def _seconds_from_empty(profile: str, run: dict[str, Any], target: Path, cached:
     return seconds
 
 
-def _check_commit(profile: str, commit: str | None) -> None:
-    """Raises ValueError unless a commit, as `git describe --always` names it, is in this repository."""
+def _check_commit(profile: str, commit: str | None, rules: str | None) -> None:
+    """Raises ValueError unless a commit, as `git describe --always` names it, is in this repository, with the rules of this
+    SHA-256."""
     if not commit:
         raise ValueError(
             f"the {profile} run has no commit: it was made outside a git checkout; run it again in the repository"
@@ -146,4 +142,11 @@ def _check_commit(profile: str, commit: str | None) -> None:
     if subprocess.run(command, cwd=ROOT, capture_output=True).returncode:
         raise ValueError(
             f"the {profile} run was made by commit {commit}, which is not in this repository; run it again"
+        )
+    path = f"{name}:{RULES.relative_to(ROOT).as_posix()}"
+    there = subprocess.run(["git", "show", path], cwd=ROOT, capture_output=True).stdout
+    if hashlib.sha256(there).hexdigest() != rules:
+        raise ValueError(
+            f"the {profile} run was judged by rules of SHA-256 {rules or 'unknown'}, not by those of its commit {commit}; "
+            "run it again"
         )

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from drsrobust._choices import unknown
 from drsrobust_study.findings import interval, number
-from drsrobust_study.thirds import THIRD
 from reproduce.tables import read_named
 
 if TYPE_CHECKING:
@@ -107,7 +106,7 @@ class Quantity:
 
     Attributes:
         csv: without ending.
-        selection: one number, of all trials.
+        selection: one number.
         digits: significant ones.
         percent: whether it is printed in per cent.
     """
@@ -123,8 +122,6 @@ class Quantity:
         Raises:
             LookupError: the table has no such row: the run measured something else.
         """
-        if THIRD in table:
-            table = table[table[THIRD].fillna(0) == 0]
         rows = self.selection.rows(table, f"quantities.toml, {name}", self.csv)
         if rows.empty:
             raise LookupError(f"{self.csv} has no row of quantity {name}")

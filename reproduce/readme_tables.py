@@ -1,4 +1,4 @@
-"""What `make publish` writes into README.md, docs/models.md, docs/protection.md and CLAIMS.md from a run's CSVs."""
+"""What `make publish` writes into README.md, docs/models.md and docs/protection.md from a run's CSVs."""
 
 import re
 import textwrap
@@ -6,12 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from drsrobust.plots import read_words
-from drsrobust_study.findings import interval, number
+from drsrobust_study.findings import number
 from reproduce.quantities import filled, messages
+from reproduce.statements_page import tally
 from reproduce.tables import read_rows
 
 END = "<!-- end of the table -->"
-CLAIMS_BEGIN, CLAIMS_END = "<!-- from figures/claims.csv, by make publish -->", "<!-- end of the claims -->"
+STATEMENTS_BEGIN, STATEMENTS_END = (
+    "<!-- from figures/statements.csv, by make publish -->",
+    "<!-- end of the verdicts -->",
+)
 MODELS_BEGIN = "<!-- from figures/models.csv, by make publish -->"
 PROTECTIONS_BEGIN = "<!-- from figures/data/08_mitigation_recovery.csv, by make publish -->"
 PROTECTIONS_END = "<!-- end of the protections -->"
@@ -23,21 +27,14 @@ GALLERY_BEGIN, GALLERY_END = "<!-- gallery: by make publish -->", "<!-- end of t
 STRESS = 1e-3  # the rate at which protections under faults of chips are compared
 COLUMNS = 3  # of the gallery
 LEAD = "12_memory_faults_lead"  # the figure that opens the README
-GROUP_HEADINGS = {
-    "study": "Claims of Ma et al., and our readings of them",
-    "related": "Claims of related work, and our own",
-}
 
 
 def taken(run: dict[str, Any]) -> str:
     """How long a run took, where, and whether it began with an empty cache."""
-    minutes, cores = (
-        (f"{run[key] / 60:.0f} minutes" for key in ("seconds_from_empty", "seconds")),
-        run["machine"]["cores"],
-    )
-    from_empty, here = minutes
+    from_empty, here = (f"{run[key] / 60:.0f} minutes" for key in ("seconds_from_empty", "seconds"))
     earlier = f" ({here} with models and trials of an earlier run at hand)" if run["cached"] else ""
-    return f"{from_empty} on {cores} cores{earlier}"
+    cpu = f", {run['cpu_seconds']:,.0f} CPU seconds" if run.get("cpu_seconds") and not run["cached"] else ""
+    return f"{from_empty} on {run['machine']['cores']} cores{earlier}{cpu}"
 
 
 def made_by(run: dict[str, Any]) -> str:
@@ -60,7 +57,7 @@ def with_result(page: str, figures: Path, run: dict[str, Any]) -> str:
         result = filled(messages()["readme"]["result"], figures)
     except LookupError as error:
         result = f"The published run has no result in one sentence: {error}."
-    text = f"{result} (Results, figures and claims of {made_by(run)}: one run, {taken(run)}.)"
+    text = f"{result} (Results, figures and verdicts of {made_by(run)}: one run, {taken(run)}.)"
     return _replaced(page, RESULT_BEGIN, RESULT_END, "\n".join(textwrap.wrap(text, 128)), "the result")
 
 
@@ -87,13 +84,20 @@ def with_gallery(page: str, figures: Path, names: list[str]) -> str:
     return _replaced(page, GALLERY_BEGIN, GALLERY_END, "\n".join(lines), "the gallery")
 
 
-def with_claims(page: str, path: Path) -> str:
-    """A README with the table of `claims.csv` between its two marks.
+def with_statements(page: str, path: Path) -> str:
+    """A README with how many statements of the study came out how.
+
+    Args:
+        page: the text.
+        path: of `statements.csv`.
 
     Raises:
         ValueError: the marks are missing.
     """
-    return _replaced(page, CLAIMS_BEGIN, CLAIMS_END, claims_table(path), "claims")
+    counts = ", ".join(f"{count} {word}" for word, count in tally(path).items())
+    text = f"Verdicts on the study's statements, one for each data set: {counts} ([table](figures/README.md), "
+    text += "[rules and checks](figures/CLAIMS.md))."
+    return _replaced(page, STATEMENTS_BEGIN, STATEMENTS_END, "\n".join(textwrap.wrap(text, 128)), "the verdicts")
 
 
 def with_models(page: str, path: Path) -> str:
@@ -153,87 +157,6 @@ def _lost(row: dict[str, Any]) -> str:
     """The AUC lost without protection; where its interval spans more than a factor of 3, the upper end."""
     value, low, high = (round(float(row[name]), 3) for name in ("lost", "lost_low", "lost_high"))
     return number(value) if low > 0 and high <= 3 * low else f"at most {number(high)}"
-
-
-def read_claims(path: Path) -> list[dict[str, Any]]:
-    """The rows of a `claims.csv`: its columns as text, and `got`, the number with its interval; `whole`, whether it is the row
-    of a claim."""
-    rows: list[dict[str, Any]] = read_rows(path)
-    for row in rows:
-        row["got"] = interval(*(float(row[end] or "nan") for end in ("value", "low", "high")))
-        row["whole"] = row["check"] == "0"
-        row["data"] = row["data"] or ("generated" if row["got"] else "")
-    return rows
-
-
-def claims_table(path: Path) -> str:
-    """`claims.csv` as two Markdown tables: one line per claim, with its verdict and one number."""
-    rows, lines = [row for row in read_claims(path) if row["whole"]], []
-    for group, heading in GROUP_HEADINGS.items():
-        lines += ["", *_header(heading, "verdict", "here")]
-        for row in (row for row in rows if row["group"] == group):
-            lines.append(_line(f"{row['claim']}: {row['what']}", f"**{row['verdict']}**", row["number"]))
-    return "\n".join([*lines[1:]])
-
-
-def claims_page(path: Path, run: dict[str, Any]) -> str:
-    """The text of `CLAIMS.md`.
-
-    Args:
-        path: of `claims.csv`.
-        run: as in its run.json.
-    """
-    rows = read_claims(path)
-    minutes = {one["notebook"]: one["seconds"] / 60 for one in run["notebooks"]}
-    lines = ["# What is claimed, and what was found", ""]
-    lines += [
-        f"Made by `make publish` from `claims.csv` of a {run['profile']} run ({run['started']}, "
-        f"{made_by(run)}, data: {', '.join(run['datasets']) or 'none'}). A check is `reproduced` if its claim "
-        "holds in all of the interval, `contradicted` if in none of it or if all of it is below the smallest effect that would "
-        "be worth the claim (in the column `expected`, chosen by us; `in part` if it is clear all the same), "
-        "`undecided` if an interval of this width could not have shown both (the number that it takes is given), `in part` "
-        "otherwise, and `map-dependent` if two of three "
-        "independent thirds of the error maps contradict each other (their verdicts are under `thirds`). A claim has the worst "
-        "verdict of the checks that its words need, which are bold. `another thing was measured` than the source claims where "
-        "that is said. Brackets hold 95 % intervals, or what follows them in parentheses. `rule of` dates each rule by its "
-        "first commit, and says where it was written after a result was seen. Minutes are those of the notebooks in that run. "
-        "The commands need the data sets that are named. `corrected`: errors in all parameters; `as_released`: errors where "
-        "the study's scripts put them.",
-    ]
-    for group, heading in GROUP_HEADINGS.items():
-        lines += ["", f"## {heading}", ""]
-        lines += _header("claim", "verdict", "what was found", "source", "notebook", "minutes")
-        for row in (row for row in rows if row["whole"] and row["group"] == group):
-            notebooks = row["notebook"].split(", ")
-            links = ", ".join(f"[{name}](../notebooks/{name}.ipynb)" if name in minutes else name for name in notebooks)
-            took = [f"{minutes[name]:.1f}" for name in notebooks if name in minutes]
-            anchor = f"[{row['claim']}](#{row['claim'].lower()}): {row['what']}"
-            cells = (anchor, row["verdict"], row["sentence"], row["source"], links)
-            lines.append(_line(*cells, ", ".join(took) or "not run"))
-    for row in rows:
-        if row["whole"]:
-            command = f"`.venv/bin/python -m reproduce {' '.join(row['notebook'].split(', '))}`"
-            lines += [
-                "",
-                f"## {row['claim']}",
-                "",
-                f"{row['what']} ({row['source']}). **{row['verdict'].capitalize()}**",
-            ]
-            lines[-1] += f": {row['reason']}. {command}" if row["reason"] else f". {command}"
-            header = ("check", "where", "expected", "got", "verdict", "thirds", "rule of", "data", "figure")
-            lines += ["", *_header(*header)]
-        else:
-            lines.append(_line(*_check(row, minutes)))
-    return "\n".join(lines) + "\n"
-
-
-def _check(row: dict[str, Any], minutes: dict[str, float]) -> tuple[str, ...]:
-    verdict = f"{row['verdict']}: {row['reason']}" if row["reason"] else row["verdict"]
-    bracket = f" ({row['interval']})" if row["interval"] else ""
-    got = "; ".join(filter(None, (f"{row['reads']}: {row['got']}{bracket}" if row["got"] else "", row["detail"])))
-    figure = f"[{row['figure']}]({row['figure']}.svg)" if row["notebook"] in minutes else row["figure"]
-    what = f"**{row['what']}**" if row["needed"] == "True" else row["what"]
-    return what, row["where"], row["expected"], got, verdict, row["thirds"], row["since"], row["data"], figure
 
 
 def _replaced(page: str, begin: str, end: str, table: str, thing: str) -> str:

@@ -1,4 +1,4 @@
-"""The report of a run: claims with verdicts, figures and results by notebook, times, environment; the executed notebooks as
+"""The report of a run: statements with verdicts, figures and results by notebook, times, environment; the executed notebooks as
 pages. `drsrobust.report` builds the part with figures."""
 
 import zipfile
@@ -18,8 +18,10 @@ from reproduce.agreement import agreement, differing, published_profile
 from reproduce.notebooks import FIGURES
 from reproduce.profiles import JUDGED
 from reproduce.quantities import message, with_message
-from reproduce.readme_tables import FRONT, GROUP_HEADINGS, RECOVERY, read_claims
+from reproduce.readme_tables import FRONT, RECOVERY
 from reproduce.runner import tables_of
+from reproduce.statements import TABLE
+from reproduce.statements_page import SECOND_HAND, statement_rows
 from reproduce.tables import read_rows
 
 
@@ -36,8 +38,8 @@ def write_report(folder: Path, run: dict[str, Any]) -> Path:
     entries = [_entry(environment, folder, outcome, judged) for outcome in run["notebooks"]]
     # The folder may also hold tables of earlier runs of other notebooks.
     tables = [path.name for outcome in run["notebooks"] for path in tables_of(outcome["notebook"], figures)]
-    tables += ["claims.csv"] if (figures / "claims.csv").is_file() else []
-    compared = run["complete"] and run["profile"] == published_profile() and "claims.csv" in tables
+    tables += [TABLE] if (figures / TABLE).is_file() else []
+    compared = run["complete"] and run["profile"] == published_profile() and TABLE in tables
     page = environment.get_template("report.html.j2").render(
         title=f"What bit errors do to deep recommenders: {run['profile']} run",
         run=run,
@@ -46,8 +48,8 @@ def write_report(folder: Path, run: dict[str, Any]) -> Path:
         seeds=_seeds(run["notebooks"]),
         agreement=_agreement(figures) if compared else None,
         judged=judged,
-        groups=GROUP_HEADINGS,
-        claims=_claims(figures if judged else FIGURES) if "claims.csv" in tables else [],
+        statements=_statements(figures if judged else FIGURES),
+        second_hand=SECOND_HAND,
         protections=_protections(figures / "data") if judged else None,
     )
     _zip_numbers(figures, report / "numbers.zip")
@@ -56,10 +58,10 @@ def write_report(folder: Path, run: dict[str, Any]) -> Path:
     return report / "index.html"
 
 
-def _claims(figures: Path) -> list[dict[str, Any]]:
-    """The claims of a folder of figures: of a run too small to be judged those of the published run are shown."""
-    path = figures / "claims.csv"
-    return read_claims(path) if path.is_file() else []
+def _statements(figures: Path) -> list[dict[str, Any]]:
+    """The statements of a folder of figures: of a run too small for verdicts those of the published run are shown."""
+    path = figures / TABLE
+    return statement_rows(path) if path.is_file() else []
 
 
 def _protections(data: Path) -> dict[str, Any] | None:

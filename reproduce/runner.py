@@ -23,8 +23,8 @@ from drsrobust._files import cache_folder, exclusive
 from drsrobust._processes import end_with_parent
 from drsrobust_study.notebook import datasets_of
 from reproduce.notebooks import Notebook, progress_file
-from reproduce.peak_memory import PeakMemory
 from reproduce.time_left import read_events, steps_of
+from reproduce.usage import Usage
 
 if TYPE_CHECKING:
     from reproduce.warm_kernels import ForkedKernel
@@ -54,6 +54,7 @@ class Outcome:
     error: str = ""
     peak_mib: int = 0  # the most memory of its processes
     steps: list[str] = field(default_factory=list)  # as `time_left.steps_of`; empty where some of it was stored
+    cpu_seconds: float = 0.0  # user and system, of all its processes
 
 
 class Run(NamedTuple):
@@ -222,7 +223,7 @@ def run_notebook(
     for old in (done, failed, part, *files, *tables_of(notebook.name, figures)):
         old.unlink(missing_ok=True)
     start = time.monotonic()
-    with PeakMemory(kernel and kernel.pid) as memory:
+    with Usage(kernel and kernel.pid) as usage:
         try:
             outputs.mkdir(parents=True, exist_ok=True)
             counts = progress_file(folder, notebook.name)
@@ -251,7 +252,7 @@ def run_notebook(
         parameters,
         f"notebooks/{kept.name}",
     )
-    return Outcome(*about, [] if error else drawn, error or "", memory.mib, steps)
+    return Outcome(*about, [] if error else drawn, error or "", usage.mib, steps, round(usage.cpu_seconds, 1))
 
 
 def tables_of(notebook: str, figures: Path) -> list[Path]:

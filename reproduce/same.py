@@ -19,16 +19,13 @@ from reproduce.tables import read_table
 if TYPE_CHECKING:
     import pandas as pd
 
-# Measured times differ from run to run: tables that hold or quote them, rows of claims.csv, columns.
+# Measured times differ from run to run: tables that hold or quote them, and columns.
 TIMED_TABLES = (
-    *("07_abft_overhead", "07_abft_claims", "08_mitigation_recovery_front", "09_injection_speed"),
+    *("07_abft_overhead", "07_abft_effects", "08_mitigation_recovery_front", "09_injection_speed"),
     *("17_training_errors_overhead", "18_probe_rows_latency"),
 )
-TIMED_NOTEBOOKS = ("07_abft", "09_injection_speed")
-TIMED_COLUMNS = ["seconds", "overhead_percent"]
+TIMED_COLUMNS = ["seconds", "cpu_seconds", "overhead_percent"]
 SIDES = ("base", "the work tree")
-# Of claims: wording may change, and the base, an archive, knows no dates of rules.
-WORDS = ("what", "expected", "reads", "reason", "detail", "since")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -121,14 +118,8 @@ def compared(base: Path, here: Path) -> tuple[str, bool]:
 
 
 def _table(path: Path) -> "pd.DataFrame":
-    """A CSV as text, with today's values, without measured times and wording."""
+    """A CSV as text, without measured times."""
     table = read_table(path, dtype=str, keep_default_na=False)
-    if "notebook" in table:
-        table = table[~table["notebook"].isin(TIMED_NOTEBOOKS)].reset_index(drop=True)
-    if "verdict" in table and path.stem.endswith("claims"):
-        if "detail" in table:  # of a finding with a reservation it begins with the verdict
-            table["unreserved"] = table["detail"].str.extract(r"^as it (?:is|st\w+): ([\w ]+)")[0].fillna("")
-        table = table.drop(columns=[*WORDS], errors="ignore")
     return table.drop(columns=TIMED_COLUMNS, errors="ignore")
 
 

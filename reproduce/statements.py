@@ -1,7 +1,7 @@
 """The statements of the study and the verdicts of a run on them, by the rules of `rules.toml`.
 
-Rules are frozen before the run that they judge: its record holds their SHA-256, and the run's commit this very file. Texts and
-sources of the statements are in `statements.toml`, which may be mended.
+Rules are frozen before the run that they judge: its record holds their SHA-256, and the run's commit this very file. The words
+of the statements are in `statements.toml`, which may be mended.
 """
 
 import hashlib
@@ -13,13 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drsrobust._choices import unknown
+from drsrobust._files import new_file
 from drsrobust_study.statements import interval
 
 if TYPE_CHECKING:
     import pandas as pd
 
 RULES = Path(__file__).with_name("rules.toml")
+WORDS = Path(__file__).with_name("statements.toml")
+TABLE = "statements.csv"
 VERDICTS = REPRODUCED, CONTRADICTED, UNDECIDED, NOT_RUN = "reproduced", "contradicted", "undecided", "not run"
+EXACT = "checked exactly"  # of arithmetic
 YES, NO, MAYBE = "clearly", "clearly not", "unclear"
 
 
@@ -125,19 +129,49 @@ def rules_digest(path: Path = RULES) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def judge(rules: Iterable[Rule], values: Mapping[str, "pd.DataFrame"]) -> "pd.DataFrame":
+@dataclass(frozen=True)
+class Statement:
+    """The words of a statement: as in `statements.toml`."""
+
+    name: str
+    text: str
+    published: str
+    figure: str
+    measured: str
+    exact: bool = False
+
+
+def load_statements(path: Path = WORDS) -> dict[str, Statement]:
+    """The words of all statements, by their names.
+
+    Raises:
+        ValueError: an unknown or missing key; file and statement are named.
+    """
+    needed, found = {"text", "published", "figure", "measured"}, {}
+    for name, entry in tomllib.loads(path.read_text()).items():
+        _check_keys(f"{path.name}, {name}", entry, needed, needed | {"exact"})
+        found[name] = Statement(name, **entry)
+    return found
+
+
+def statements_of(notebook: str) -> list[str]:
+    """Names of the statements that a notebook's figures answer."""
+    return [name for name, words in load_statements().items() if words.figure.startswith(notebook)]
+
+
+def judge(rules: Iterable[Rule], values: Mapping[str, "pd.DataFrame"], *, judged: bool = True) -> "pd.DataFrame":
     """The verdicts of a run.
 
     Args:
         rules: as `load_rules` returns them.
-        values: figure -> its table of values, one row per unit: `statement`, `part`, `dataset`, `item` (model or cell), `what`
-            (the quantity of a condition), `unit` (training seed, or number of a drawn model), `value` and `error` (its standard
-            error over error maps; NaN: unknown).
+        values: figure -> its table of values, as `drsrobust_study.statements.values` makes it.
+        judged: whether the run is large enough for verdicts; else, and of generated data, all are `not run`.
 
     Returns:
-        one row per rule and data set, and under it one per item and condition: `statement`, `part`, `dataset`, `item`, `what`,
-        `value`, `low`, `high` (95 % over units), `n` (units) and `verdict`, of an item and condition whether it holds. A rule
-        without values is one row, `not run`.
+        one row per rule and data set, and under it one per item and condition: `statement`, `part`, `dataset`, `item`, `what`
+        (of a rule, of how many items it holds clearly), `value`, `low`, `high` (95 % over units), `n` (units), `verdict`, of an
+        item and condition whether it holds, and of a rule `known_before` and `by_construction`. A rule without values is one
+        row, `not run`.
 
     Raises:
         ValueError: a unit that is there twice.
@@ -146,20 +180,43 @@ def judge(rules: Iterable[Rule], values: Mapping[str, "pd.DataFrame"]) -> "pd.Da
 
     rows: list[dict[str, Any]] = []
     for rule in rules:
-        table = values.get(rule.figure)
-        about = {"statement": rule.statement, "part": rule.part}
+        table, about = values.get(rule.figure), {"statement": rule.statement, "part": rule.part}
+        known = {"known_before": rule.known_before, "by_construction": rule.by_construction}
         if table is not None:
-            table = table[(table["statement"] == rule.statement) & (table["part"].fillna("") == rule.part)]
+            table = table.assign(**{key: table[key].astype(object).where(table[key].notna(), "") for key in ("part", "dataset")})
+            table = table[(table["statement"] == rule.statement) & (table["part"] == rule.part)]
         if table is None or table.empty:
-            rows.append(about | {"dataset": "", "item": "", "what": "", "n": 0, "verdict": NOT_RUN})
+            rows.append(about | known | {"dataset": "", "item": "", "what": "", "n": 0, "verdict": NOT_RUN})
             continue
-        for dataset, of_dataset in table.fillna({"dataset": ""}).groupby("dataset", sort=False):
+        for dataset, of_dataset in table.groupby("dataset", sort=False):
             of_items = [about | {"dataset": dataset} | row for row in _of_items(rule, of_dataset)]
             said = pd.DataFrame(of_items).groupby("item", sort=False)["verdict"].agg(_together)
             whole = {"dataset": dataset, "item": "", "what": _counted(said), "n": max(row["n"] for row in of_items)}
-            rows += [about | whole | {"verdict": rule.verdict(said)}, *of_items]
-    columns = ["statement", "part", "dataset", "item", "what", "value", "low", "high", "n", "verdict"]
+            verdict = rule.verdict(said) if judged and "synthetic-" not in dataset else NOT_RUN
+            rows += [about | known | whole | {"verdict": verdict}, *of_items]
+    columns = ["statement", "part", "dataset", "item", "what", "value", "low", "high", "n", "verdict", *known]
     return pd.DataFrame(rows, columns=columns)
+
+
+def write_statements(figures: Path, run: Mapping[str, Any], *, judged: bool) -> Path:
+    """Writes `figures`/statements.csv, the verdicts of a run; returns its path. An older one is deleted if that fails.
+
+    Args:
+        figures: the run's, with the tables of values of its notebooks.
+        run: as in its run.json.
+        judged: as of `judge`.
+    """
+    from reproduce.tables import read_table
+
+    path = figures / TABLE
+    path.unlink(missing_ok=True)
+    good = [outcome["notebook"] for outcome in run["notebooks"] if outcome["ok"]]
+    files = {name: figures / f"{name}_statements.csv" for name in good}
+    values = {name: read_table(file) for name, file in files.items() if file.is_file()}
+    table = judge(load_rules(), values, judged=judged)
+    with new_file(path) as part:
+        table.to_csv(part, index=False, float_format="%.6g", lineterminator="\n")
+    return path
 
 
 def _of_items(rule: Rule, table: "pd.DataFrame") -> Iterable[dict[str, Any]]:

@@ -1,6 +1,5 @@
 from . import abft as abft
 from . import as_released as as_released
-from . import ber_sweep as ber_sweep
 from . import bit_sensitivity as bit_sensitivity
 from . import captions as captions
 from . import chosen_flips as chosen_flips
@@ -21,7 +20,6 @@ from . import probe_rows as probe_rows
 from . import protection as protection
 from . import protection_plan as protection_plan
 from . import rounding as rounding
-from . import scoring_rules as scoring_rules
 from . import statements as statements
 from . import trained as trained
 from . import training_errors as training_errors

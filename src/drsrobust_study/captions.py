@@ -59,6 +59,34 @@ def details(
     return " ".join(filter(None, [*parts, *more]))
 
 
+def part_details(
+    rows: Iterable[Split], points: "pd.DataFrame", *, slow: Sequence[str] = (), afn_neurons: int = 0
+) -> str:
+    """Details of figures made from `part_curves.over_trainings`.
+
+    Args:
+        rows: the scored rows of each data set.
+        points: with `model`, `dataset`, `n`, `trainings` and `golden`.
+        slow: pairs with fewer maps and rows.
+        afn_neurons: logarithmic neurons of `afn`, if it was run.
+    """
+    parts = []
+    for split in rows:
+        golden = points[points["dataset"] == split.dataset].groupby("model", sort=False)["golden"].first()
+        parts.append(f"{_data(split, None, None)} AUC without errors: {_golden(golden)}.")
+    parts.append(
+        f"Trainings per model: {span(points['trainings'])}; stratified maps per point: {span(points['n'])} over all of them. "
+        "Points: means over maps and trainings; bars: least to greatest single run with plain maps."
+    )
+    there = set(points["model"] + " " + points["dataset"])
+    parts += [f"Fewer maps and rows: {', '.join(pair for pair in slow if pair in there)}."] if there & set(slow) else []
+    parts += (
+        [f"afn has {afn_neurons} logarithmic neurons (the study's: 1500)."] if "afn" in set(points["model"]) else []
+    )
+    parts.append("Of the study's curves no value is known here.")
+    return details(parts)
+
+
 def span(numbers: "pd.Series") -> str:
     """`5`, or `5 to 9`."""
     low, high = numbers.min(), numbers.max()
@@ -75,7 +103,11 @@ def _data(split: Split | str, rows: "pd.DataFrame | None", summary: "pd.DataFram
         return text
     rows = summary[summary["dataset"] == split.dataset] if rows is None else rows
     golden = rows.groupby("model", sort=False)["auc_golden"].first()
-    return f"{text} AUC without errors: {', '.join(f'{model} {auc:.4f}' for model, auc in golden.items())}."
+    return f"{text} AUC without errors: {_golden(golden)}."
+
+
+def _golden(golden: "pd.Series") -> str:
+    return ", ".join(f"{model} {auc:.4f}" for model, auc in golden.items())
 
 
 def _intervals(summary: "pd.DataFrame") -> str:

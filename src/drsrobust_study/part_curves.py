@@ -1,41 +1,44 @@
 """AUC against the bit error rate with errors in all of a model, its MLPs, or its tables: Fig. 9 to 11 of the study, and
 statements S6 to S12; and the law behind the curves: loss = flips x loss per flip, until it saturates."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from drsrobust.campaign.campaign import Campaign
-from drsrobust.evaluation import Evaluator
+from drsrobust.campaign import Campaign
 from drsrobust.injection import BitFlip, CriticalBits
-from drsrobust.introspection.tensors import components
+from drsrobust.introspection.tensors import components, has_group
 from drsrobust.statistics.summary import summarise
-from drsrobust_study.ber_sweep import crossing
+from drsrobust_study.shards import run_campaign
+from drsrobust_study.statements import interval, values
 
 if TYPE_CHECKING:
     import pandas as pd
     from torch import nn
 
-ALL, MLP, TABLE = "all", "mlp", "table"
+    from drsrobust.evaluation import Evaluator
+
+ALL, MLP, TABLE, RELEASED = "all", "mlp", "table", "as_released"
 # First-order weights count as table; a head, AFM's attention and AFN's logarithmic layer as MLP. DCN's cross layers are in
 # `all` and in no part.
 PARTS = {MLP: ("*_mlp", "head", "attention", "logarithmic"), TABLE: ("embedding", "linear")}
 ANY_TABLE = 10**9  # rows: critical bits of all tables are drawn on purpose
 PLAIN = "plain maps"  # label of the trials whose spread is that of single runs
+LOSS = 0.01  # AUC, whose rate is read off
 KEYS = ["model", "dataset", "train_seed", "part"]
-Z = 1.959964
+_Z = 1.959964  # half-widths of a 95 % interval in standard errors
 
 
 def part_targets(model: "nn.Module") -> dict[str, Any]:
-    """The parts that a model has, and their targets.
+    """The parts that a model has, and their targets; `as_released` where the published scripts put errors.
 
     Example:
         >>> import drsrobust as dr
         >>> data = dr.load_dataset("synthetic-movielens/ids", rows=6000)
         >>> part_targets(dr.models.build_model("dcn", data.schema))
-        {'all': 'all', 'mlp': ['deep_mlp', 'head'], 'table': ['embedding']}
+        {'all': 'all', 'mlp': ['deep_mlp', 'head'], 'table': ['embedding'], 'as_released': 'as_released'}
     """
     table = components(model)
     names = table["component"][table["bits"] > 0]
@@ -43,11 +46,20 @@ def part_targets(model: "nn.Module") -> dict[str, Any]:
         part: [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
         for part, patterns in PARTS.items()
     }
+    found |= {RELEASED: RELEASED} if has_group(model, RELEASED) else {}
     return {ALL: ALL} | {part: chosen for part, chosen in found.items() if chosen}
 
 
 def part_trials(
-    evaluator: Evaluator, bers: Sequence[float], *, trials: int, plain_trials: int, train_seed: int, seed: int
+    evaluator: "Evaluator",
+    bers: Sequence[float],
+    *,
+    trials: int,
+    plain_trials: int,
+    train_seed: int,
+    seed: int,
+    shard: str = "",
+    merge: Sequence[str] = (),
 ) -> "pd.DataFrame":
     """Trials with errors in each part of one trained model: stratified maps, whose means hold at low rates too, and plain ones.
 
@@ -57,42 +69,101 @@ def part_trials(
         trials, plain_trials: maps per rate and part.
         train_seed: of the model.
         seed: of the maps.
+        shard, merge: as `run_campaign` takes them.
 
     Returns:
-        the campaigns' tables with `part`, `train_seed` and `protocol` (`corrected`, `plain maps`).
+        the campaigns' tables with `part` and `train_seed`; the plain maps have the protocol `plain maps`.
     """
     import pandas as pd
 
     errors, targets, tables = [BitFlip(ber) for ber in bers], part_targets(evaluator.model), []
     for part, target in targets.items():
-        whole = part == TABLE or MLP not in targets
-        sampling = CriticalBits(table_rows=ANY_TABLE) if whole else CriticalBits()
+        # A model without an MLP is tables alone: their critical bits are drawn on purpose, too.
+        sampling = CriticalBits(table_rows=ANY_TABLE) if part == TABLE or MLP not in targets else CriticalBits()
         options = {"errors": errors, "targets": [target], "seed": seed}
-        for of_campaign in (
-            Campaign(evaluator, trials=trials, sampling=sampling, **options),
-            Campaign(evaluator, trials=plain_trials, label=PLAIN, **options),
-        ):
-            tables.append(of_campaign.run().assign(part=part, train_seed=train_seed))
+        campaigns = [Campaign(evaluator, trials=trials, sampling=sampling, **options)]
+        if part != RELEASED:
+            campaigns.append(Campaign(evaluator, trials=plain_trials, label=PLAIN, **options))
+        for campaign in campaigns:
+            tables.append(run_campaign(campaign, shard, merge).assign(part=part, train_seed=train_seed))
     return pd.concat(tables, ignore_index=True)
 
 
 def part_points(table: "pd.DataFrame") -> "pd.DataFrame":
-    """One row per trained model, part and rate: `auc`, `lost` (mean AUC lost over stratified maps) and `lost_error` (its
-    standard error over maps), `spread` (standard deviation of single plain maps), `golden`, `bits`."""
+    """The points of each trained model.
+
+    Args:
+        table: as `part_trials` returns it, of one or more models.
+
+    Returns:
+        one row per trained model, part and rate: `KEYS`, `ber`, `bits` (of the part), `golden`, `auc` and `lost` (means over
+        stratified maps), `lost_error` (standard error of `lost` over maps), `n` maps, and of single plain maps `spread`
+        (standard deviation of their AUC), `least` and `most`; NaN without such maps.
+    """
     import pandas as pd
 
     rows = []
     for keys, group in table.groupby(KEYS, sort=False):
-        of_maps = group[group["protocol"] == PLAIN].groupby("ber")["auc"].std()
+        single = group[group["protocol"] == PLAIN].groupby("ber")["auc"].agg(["std", "min", "max"])
         for point in summarise(group[group["protocol"] != PLAIN]).itertuples():
-            row = dict(zip(KEYS, keys, strict=True)) | {
-                "ber": point.ber,
-                "bits": point.n_bits,
-                "golden": point.auc_golden,
-            }
-            row |= {"auc": point.auc, "lost": point.auc_drop, "spread": of_maps.get(point.ber, np.nan)}
-            rows.append(row | {"lost_error": (point.auc_drop_maps_high - point.auc_drop_maps_low) / (2 * Z)})
+            row = dict(zip(KEYS, keys, strict=True))
+            row |= {"ber": point.ber, "bits": point.n_bits, "golden": point.auc_golden, "auc": point.auc, "n": point.n}
+            row |= {"lost": point.auc_drop}
+            row |= {"lost_error": (point.auc_drop_maps_high - point.auc_drop_maps_low) / (2 * _Z)}
+            of_single = single.reindex([point.ber]).iloc[0].tolist()
+            rows.append(row | dict(zip(("spread", "least", "most"), of_single, strict=True)))
     return pd.DataFrame(rows)
+
+
+def over_trainings(points: "pd.DataFrame") -> "pd.DataFrame":
+    """The points of each model, over its trainings.
+
+    Args:
+        points: `part_points`.
+
+    Returns:
+        one row per model, data set, part and rate: `auc`, with `auc_low` and `auc_high` (95 % interval over trainings, NaN for
+        under 3), `lost`, `sd_trainings` and `sd_maps` (standard deviations of the AUC between trainings, and of single plain
+        maps of one training), `least` and `most` (of single plain maps), `golden`, `trainings` and `n` maps in all.
+    """
+    import pandas as pd
+
+    rows = []
+    keys = ["dataset", "part", "model", "ber"]
+    for names, group in points.groupby(keys, sort=False):
+        row = dict(zip(keys, names, strict=True))
+        row |= zip(("auc", "auc_low", "auc_high"), interval(group["auc"], group["lost_error"]), strict=True)
+        row |= {"lost": group["lost"].mean(), "sd_trainings": group["auc"].std(), "sd_maps": group["spread"].mean()}
+        row |= {"least": group["least"].min(), "most": group["most"].max(), "golden": group["golden"].mean()}
+        rows.append(row | {"trainings": len(group), "n": int(group["n"].sum())})
+    return pd.DataFrame(rows)
+
+
+def crossing(losses: np.ndarray, rates: np.ndarray, limit: float = LOSS) -> float:
+    """The first rate at which a curve reaches a limit, with log loss linear in log rate between two rates; from 0 below the
+    lowest rate, and where the loss at the lower one is not over 0, linear in the rate.
+
+    Args:
+        losses: [rates], mean losses.
+        rates: [rates], ascending, above 0.
+        limit: above 0.
+
+    Returns:
+        infinite where the curve stays below.
+
+    Example:
+        >>> round(crossing(np.array([0.002, 0.02]), np.array([1e-5, 1e-4])), 7)
+        5e-05
+    """
+    reached = np.flatnonzero(losses >= limit)
+    if not len(reached):
+        return np.inf
+    first = reached[0]
+    above, below = losses[first], losses[first - 1] if first else 0.0
+    lower = rates[first - 1] if first else 0.0
+    if below > 0:
+        return float(lower * (rates[first] / lower) ** (np.log(limit / below) / np.log(above / below)))
+    return float(lower + (limit - below) / (above - below) * (rates[first] - lower))
 
 
 def loss_per_flip(points: "pd.DataFrame", linear: float = 0.1, off: float = 0.2) -> "pd.DataFrame":
@@ -105,79 +176,80 @@ def loss_per_flip(points: "pd.DataFrame", linear: float = 0.1, off: float = 0.2)
         off: the law fails from the first higher rate at which the measured loss differs from it by over this share.
 
     Returns:
-        one row per trained model and part: `per_flip`, `flips` (that cost 0.01 AUC), `read_at` and `fails_at` (bit error rates;
-        infinite: nowhere).
+        one row per trained model and part: `KEYS`, `per_flip`, `flips` (that cost 0.01 AUC), `read_at` and `fails_at` (bit
+        error rates; infinite: nowhere), and `rate` (that costs 0.01 AUC by the curve itself); NaN where no rate can be read.
     """
     import pandas as pd
 
     rows = []
     for keys, curve in points.groupby(KEYS, sort=False):
         curve = curve.sort_values("ber")
+        row = dict(zip(KEYS, keys, strict=True)) | dict.fromkeys(("per_flip", "flips", "read_at", "fails_at"), np.nan)
         least = curve[(curve["lost"] > 0) & (curve["lost"] < linear * (curve["golden"] - 0.5))]
-        row = dict(zip(KEYS, keys, strict=True)) | {
-            "per_flip": np.nan,
-            "flips": np.nan,
-            "read_at": np.nan,
-            "fails_at": np.nan,
-        }
         if len(least):
             best = least.loc[(least["lost_error"] / least["lost"]).idxmin()]
             per_flip = best["lost"] / (best["ber"] * best["bits"])
             later = curve[curve["ber"] > best["ber"]]
             wrong = later[abs(later["lost"] / (per_flip * later["ber"] * later["bits"]) - 1) > off]["ber"]
-            row |= {"per_flip": per_flip, "flips": 0.01 / per_flip, "read_at": best["ber"]}
+            row |= {"per_flip": per_flip, "flips": LOSS / per_flip, "read_at": best["ber"]}
             row |= {"fails_at": float(wrong.min()) if len(wrong) else np.inf}
-        rows.append(row)
+        rows.append(row | {"rate": crossing(curve["lost"].to_numpy(float), curve["ber"].to_numpy(float))})
     return pd.DataFrame(rows)
 
 
-def rates_at(points: "pd.DataFrame", loss: float = 0.01) -> "pd.DataFrame":
-    """The rate at which each trained model loses so much, errors everywhere: `KEYS` and `rate`."""
+def law_over_trainings(laws: "pd.DataFrame") -> "pd.DataFrame":
+    """The law of each model and part, over its trainings: geometric means with 95 % intervals.
+
+    Args:
+        laws: `loss_per_flip`.
+
+    Returns:
+        one row per model, data set and part: `per_flip`, `flips` and `rate`, each with `_low` and `_high`; `fails_at` (the
+        least of the trainings) and `trainings`.
+    """
     import pandas as pd
 
-    rows = []
-    for keys, curve in points[points["part"] == ALL].groupby(KEYS, sort=False):
-        curve = curve.sort_values("ber")
-        (rate,) = crossing(curve["lost"].to_numpy(float)[None], curve["ber"].to_numpy(float), loss)
-        rows.append(dict(zip(KEYS, keys, strict=True)) | {"rate": float(rate)})
+    rows, keys = [], ["dataset", "model", "part"]
+    for names, group in laws.groupby(keys, sort=False):
+        row: dict[str, Any] = dict(zip(keys, names, strict=True))
+        for name in ("per_flip", "flips", "rate"):
+            row |= zip((name, f"{name}_low", f"{name}_high"), interval(group[name], log=True), strict=True)
+        rows.append(row | {"fails_at": group["fails_at"].min(), "trainings": len(group)})
     return pd.DataFrame(rows)
 
 
 def statement_values(points: "pd.DataFrame", models: Iterable[str]) -> "pd.DataFrame":
-    """What S6 to S12 are judged by, a row per trained model.
+    """What S6 to S12 are judged by, a row per trained model (`statements.values`). What needs a rate or a data set that was
+    not run has no row.
 
     Args:
         points: `part_points`.
         models: of the study; others are in no count.
-
-    Returns:
-        `statement`, `part`, `dataset`, `item`, `what`, `unit`, `value`, `error`, as `reproduce.statements.judge` takes them.
     """
-    import pandas as pd
-
     points = points[points["model"].isin(list(models))]
-    rows = [*_of_curves(points), *_of_rates(rates_at(points))]
-    return pd.DataFrame(rows, columns=["statement", "part", "dataset", "item", "what", "unit", "value", "error"])
+    laws = loss_per_flip(points)
+    return values([*_of_curves(points), *_of_rates(laws[laws["part"] == ALL])])
 
 
 def _row(statement: str, keys: Mapping[str, Any], what: str, value: float, error: float = np.nan) -> dict[str, Any]:
     place = {"dataset": keys["dataset"], "item": keys["model"], "unit": keys["train_seed"]}
-    return {"statement": statement, "part": "", "what": what, "value": value, "error": error} | place
+    return {"statement": statement, "what": what, "value": value, "error": error} | place
 
 
-def _of_curves(points: "pd.DataFrame") -> Iterable[dict[str, Any]]:
+def _of_curves(points: "pd.DataFrame") -> Iterator[dict[str, Any]]:
     for (model, dataset, train_seed), group in points.groupby(KEYS[:3], sort=False):
         keys = {"model": model, "dataset": dataset, "train_seed": train_seed}
         of_part = {part: curve.set_index("ber") for part, curve in group.groupby("part", sort=False)}
         everywhere, tables = of_part[ALL], of_part[TABLE]
-        for ber in (1e-6, 1e-5, 1e-4):
-            yield _row("S6", keys, f"lost at {ber:g}", everywhere["lost"][ber], everywhere["lost_error"][ber])
-        over = everywhere["golden"][1e-3] - 0.5
-        yield _row(
-            "S7", keys, "share lost at 0.001", everywhere["lost"][1e-3] / over, everywhere["lost_error"][1e-3] / over
-        )
-        yield _row("S7", keys, "AUC at 0.01", everywhere["auc"][1e-2], everywhere["lost_error"][1e-2])
-        yield _row("S8", keys, "lost at 0.0001, tables", tables["lost"][1e-4], tables["lost_error"][1e-4])
+        rates, over = set(everywhere.index), everywhere["golden"].iloc[0] - 0.5
+        if {1e-6, 1e-5, 1e-4} <= rates:
+            for ber in (1e-6, 1e-5, 1e-4):
+                yield _row("S6", keys, f"lost at {ber:g}", everywhere["lost"][ber], everywhere["lost_error"][ber])
+            yield _row("S8", keys, "lost at 0.0001, tables", tables["lost"][1e-4], tables["lost_error"][1e-4])
+        if {1e-3, 1e-2} <= rates:
+            lost, error = everywhere["lost"][1e-3] / over, everywhere["lost_error"][1e-3] / over
+            yield _row("S7", keys, "share lost at 0.001", lost, error)
+            yield _row("S7", keys, "AUC at 0.01", everywhere["auc"][1e-2], everywhere["lost_error"][1e-2])
         if MLP in of_part:
             yield _row("S9", keys, "deviation, tables over MLPs", _ratio_of_spreads(tables, of_part[MLP]))
 
@@ -190,26 +262,26 @@ def _ratio_of_spreads(tables: "pd.DataFrame", mlps: "pd.DataFrame", least: float
     return float(np.exp(np.log(ratio).mean())) if len(ratio) else np.nan
 
 
-def _of_rates(rates: "pd.DataFrame") -> Iterable[dict[str, Any]]:
-    both = ", ".join(dict.fromkeys(rates["dataset"]))
-    table = rates.pivot(index="train_seed", columns=["dataset", "model"], values="rate")
-    for dataset in table.columns.unique("dataset"):
+def _of_rates(laws: "pd.DataFrame") -> Iterator[dict[str, Any]]:
+    table = laws.pivot(index="train_seed", columns=["dataset", "model"], values="rate")
+    sets = {kind: [name for name in dict.fromkeys(laws["dataset"]) if kind in name] for kind in ("criteo", "movielens")}
+
+    def ratios(statement: str, what: str, top: tuple, bottom: tuple, item: str, dataset: str) -> Iterator[dict]:
+        if {top, bottom} <= set(table.columns):
+            for seed, value in (table[top] / table[bottom]).items():
+                yield _row(statement, {"model": item, "dataset": dataset, "train_seed": seed}, what, value)
+
+    for dataset in dict.fromkeys(laws["dataset"]):
         for model in ("dcn", "deepfm", "wide_deep"):
-            if {(dataset, model), (dataset, "fm")} <= {*table.columns}:
-                for seed, value in (table[dataset, model] / table[dataset, "fm"]).items():
-                    yield _row("S10", {"model": model, "dataset": dataset, "train_seed": seed}, "rate over FM's", value)
-    sets = {
-        kind: [name for name in table.columns.unique("dataset") if kind in name] for kind in ("criteo", "movielens")
-    }
+            yield from ratios("S10", "rate over FM's", (dataset, model), (dataset, "fm"), model, dataset)
     if not all(sets.values()):
         return
-    for model in table.columns.unique("model"):
-        for seed, value in (table[sets["criteo"][0], model] / table[sets["movielens"][0], model]).items():
-            yield _row(
-                "S11", {"model": model, "dataset": both, "train_seed": seed}, "rate, Criteo over MovieLens", value
-            )
+    (criteo, *_), (movielens, *_) = sets.values()
+    both = f"{movielens}, {criteo}"
+    for model in dict.fromkeys(laws["model"]):
+        yield from ratios("S11", "rate, Criteo over MovieLens", (criteo, model), (movielens, model), model, both)
     means = np.log(table).mean()
     high, low = means.idxmax(), means.idxmin()
-    item = f"{high[1]} on {high[0]} over {low[1]} on {low[0]}"
-    for seed, value in (table[high] / table[low]).items():
-        yield _row("S12", {"model": item, "dataset": both, "train_seed": seed}, "largest over smallest", value)
+    yield from ratios(
+        "S12", "largest over smallest", high, low, f"{high[1]} on {high[0]} over {low[1]} on {low[0]}", both
+    )

@@ -29,8 +29,8 @@ def values(rows: Iterable[Mapping[str, Any]]) -> "pd.DataFrame":
     """
     import pandas as pd
 
-    table = pd.DataFrame(list(rows), columns=list(COLUMNS))
-    return table.fillna({"part": "", "dataset": ""})
+    words = {"part": "", "dataset": "", "error": float("nan")}
+    return pd.DataFrame([words | dict(row) for row in rows], columns=list(COLUMNS))
 
 
 def interval(

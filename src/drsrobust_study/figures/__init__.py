@@ -8,14 +8,6 @@ from drsrobust_study.figures.abft import (
     abft_repair,
     abft_repair_data,
 )
-from drsrobust_study.figures.ber_sweep import (
-    ber_knees,
-    ber_knees_data,
-    lead_curves,
-    model_curves,
-    model_curves_data,
-    scoring_rules,
-)
 from drsrobust_study.figures.bit_sensitivity import (
     bit_layout,
     bit_layout_data,
@@ -64,6 +56,7 @@ from drsrobust_study.figures.model_factors import (
 )
 from drsrobust_study.figures.number_formats import format_classes, number_formats, number_formats_data
 from drsrobust_study.figures.one_flip import one_flip
+from drsrobust_study.figures.part_curves import part_curves, rates_at_loss
 from drsrobust_study.figures.probe_rows import probe_coverage, probe_latency
 from drsrobust_study.figures.protection import (
     protection_cost,
@@ -81,8 +74,6 @@ __all__ = [
     "abft_overhead_data",
     "abft_repair",
     "abft_repair_data",
-    "ber_knees",
-    "ber_knees_data",
     "bit_class_pvf",
     "bit_class_pvf_data",
     "bit_layout",
@@ -107,21 +98,19 @@ __all__ = [
     "layer_loss",
     "layer_loss_data",
     "lead",
-    "lead_curves",
     "lead_data",
     "learning_curves",
     "learning_curves_data",
     "memory_fault_loss",
     "memory_fault_loss_data",
     "memory_fault_years",
-    "model_curves",
-    "model_curves_data",
     "model_factor_levels",
     "model_factors",
     "model_factors_data",
     "number_formats",
     "number_formats_data",
     "one_flip",
+    "part_curves",
     "probe_coverage",
     "probe_latency",
     "protection_cost",
@@ -133,11 +122,11 @@ __all__ = [
     "protection_plan",
     "protection_plan_data",
     "protection_ranking",
+    "rates_at_loss",
     "recovery_rows",
     "recovery_rows_data",
     "row_loss",
     "row_loss_data",
-    "scoring_rules",
     "top_bit",
     "training_actions",
     "training_detection",

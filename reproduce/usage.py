@@ -1,4 +1,4 @@
-"""The most memory of the processes that run a notebook."""
+"""The most memory, and the CPU time, of the processes that run a notebook."""
 
 import threading
 from contextlib import suppress
@@ -6,11 +6,12 @@ from contextlib import suppress
 import psutil
 
 
-class PeakMemory:
-    """Memory of the processes that start below this one inside a `with` block: a kernel and its workers.
+class Usage:
+    """Memory and CPU time of the processes that start below this one inside a `with` block: a kernel and its workers.
 
-    Sampled twice a second, so shorter peaks of several processes together may be missed; the peak of a single one is the
-    kernel's own count (`VmHWM`) where there is one. Memory that processes share counts in each of them.
+    Sampled twice a second, so shorter peaks of several processes together may be missed, and up to half a second of the CPU
+    time of each process; the peak of a single one is the kernel's own count (`VmHWM`) where there is one. Memory that processes
+    share counts in each of them.
 
     Args:
         forked: a process that was started before and counts all the same.
@@ -18,11 +19,16 @@ class PeakMemory:
 
     def __init__(self, forked: int | None = None) -> None:
         self.mib = 0  # the most so far
-        self._forked = forked
+        self._forked, self._cpu = forked, {}
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
-    def __enter__(self) -> "PeakMemory":
+    @property
+    def cpu_seconds(self) -> float:
+        """User and system time of all processes together."""
+        return sum(self._cpu.values())
+
+    def __enter__(self) -> "Usage":
         self._before = {process.pid for process in psutil.Process().children(recursive=True)} - {self._forked}
         self._thread.start()
         return self
@@ -33,10 +39,14 @@ class PeakMemory:
 
     def _watch(self) -> None:
         while not self._end.wait(0.5):
-            processes = psutil.Process().children(recursive=True)
-            sizes = [_memory(process) for process in processes if process.pid not in self._before]
+            own = [process for process in psutil.Process().children(recursive=True) if process.pid not in self._before]
+            sizes = [_memory(process) for process in own]
             together, highest = sum(now for now, _ in sizes), max((peak for _, peak in sizes), default=0)
             self.mib = max(self.mib, round(max(together, highest) / 2**20))
+            for process in own:
+                with suppress(psutil.Error):
+                    times = process.cpu_times()
+                    self._cpu[process.pid, process.create_time()] = times.user + times.system
 
 
 def _memory(process: psutil.Process) -> tuple[int, int]:

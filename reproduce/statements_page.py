@@ -1,0 +1,157 @@
+"""The verdicts of a run in words: the table of published figures, and `CLAIMS.md` with a block per statement."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from drsrobust.plots import display_name
+from drsrobust_study.findings import interval
+from reproduce.statements import EXACT, NOT_RUN, load_statements
+from reproduce.tables import read_rows
+
+HEADS = ("published", "ours", "statement", "MovieLens-1M", "Criteo", "known before", "by construction")
+SECOND_HAND = (
+    "The study (D. Ma, X. Jiao, F. Lin, D. Moore, S. Sankar, ISSRE 2025, doi 10.1109/ISSRE66568.2025.00016) was not read here: "
+    "its figures and statements are known from a public digest of it, and its released code (PyTEI, MIT) was read."
+)
+
+
+def statement_rows(path: Path) -> list[dict[str, Any]]:
+    """One row per statement: its words, its verdicts, and what was known.
+
+    Args:
+        path: of `statements.csv`.
+
+    Returns:
+        `name`, `text`, `published`, `figure`, `measured`; `movielens` and `criteo`, the verdicts in words (one that holds for
+        all data, or for both sets together, is in the first); `known_before`, `by_construction`; `parts`: the rows of its rules
+        with their `items`.
+    """
+    rows, found = read_rows(path), []
+    for name, words in load_statements().items():
+        own = [row for row in rows if row["statement"] == name]
+        parts: list[dict[str, Any]] = []
+        for row in own:
+            if not row["item"]:
+                parts.append(row | {"items": []})
+            else:
+                got = interval(*(float(row[end] or "nan") for end in ("value", "low", "high")))
+                parts[-1]["items"].append(row | {"got": got})
+        if words.exact:
+            cells = {"movielens": EXACT, "criteo": ""}
+        else:
+            of_criteo = [part for part in parts if part["dataset"].startswith("criteo")]
+            others = [part for part in parts if part not in of_criteo]
+            cells = {"movielens": _verdicts(others), "criteo": _verdicts(of_criteo)}
+        known = {key: _joined(part[key] for part in parts) for key in ("known_before", "by_construction")}
+        found.append(vars(words) | cells | known | {"parts": parts})
+    return found
+
+
+def _verdicts(parts: list[dict[str, Any]]) -> str:
+    """`reproduced (4 of 5)`, of several parts `2 reproduced, 1 undecided`; of both data sets together it says so."""
+    if len(parts) == 1:
+        (part,) = parts
+        both = "both: " if ", " in part["dataset"] else ""
+        count = f" ({part['what']})" if part["what"] and not part["what"].endswith(" of 1") else ""
+        return f"{both}{part['verdict']}{count if part['verdict'] != NOT_RUN else ''}"
+    return ", ".join(f"{count} {word}" for word, count in Counter(part["verdict"] for part in parts).items())
+
+
+def _joined(texts: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(filter(None, texts)))
+
+
+def tally(path: Path) -> dict[str, int]:
+    """How many verdicts of each word a `statements.csv` has, most first."""
+    return dict(Counter(row["verdict"] for row in read_rows(path) if not row["item"]).most_common())
+
+
+def statements_table(path: Path, link: str = "#{}") -> str:
+    """The table of published figures in Markdown.
+
+    Args:
+        path: of `statements.csv`.
+        link: to a figure of ours, by its name.
+    """
+    lines = [_line(*HEADS), _line(*["---"] * len(HEADS))]
+    for row in statement_rows(path):
+        ours = f"[{row['figure'].replace('_', ' ')}]({link.format(row['figure'])})"
+        words = f"[{row['name']}](CLAIMS.md#{row['name'].lower()}): {row['text']}"
+        cells = (row["movielens"], row["criteo"], row["known_before"], row["by_construction"])
+        lines.append(_line(row["published"], ours, words, *cells))
+    return "\n".join(lines)
+
+
+def statements_page(path: Path, run: Mapping[str, Any], beside: str = "") -> str:
+    """The text of `CLAIMS.md`: a block per statement, checks folded, then our numbers beside those of other papers.
+
+    Args:
+        path: of `statements.csv`.
+        run: as in its run.json.
+        beside: a table in Markdown.
+    """
+    outcomes = {one["notebook"]: one for one in run["notebooks"]}
+    counts = ", ".join(f"{count} {word}" for word, count in tally(path).items())
+    lines = [
+        "# What the study states, and what came out",
+        "",
+        f"{SECOND_HAND} Verdicts of a {run['profile']} run ({run['started']}, commit {run['commit'] or 'unknown'}): {counts}. "
+        "Each follows from a rule that was committed before the run (`reproduce/rules.toml`, SHA-256 "
+        f"`{(run.get('rules_sha256') or 'unknown')[:12]}`): `reproduced` where enough items (curves, cells, tools) meet its "
+        "condition clearly, by a 95 % interval over trained models, `contradicted` where too few still may, else `undecided`. "
+        "Most answers were seen before, in development runs with other seeds: each block says so.",
+    ]
+    for row in statement_rows(path):
+        by_data = [
+            f"{name}: {row[key]}" for name, key in (("MovieLens-1M", "movielens"), ("Criteo", "criteo")) if row[key]
+        ]
+        verdict = row["movielens"] if len(by_data) == 1 else "; ".join(by_data)
+        notebook = next((name for name in outcomes if row["figure"].startswith(name)), "")
+        lines += [
+            "",
+            f'<a id="{row["name"].lower()}"></a>',
+            "",
+            f"## {row['name']}: {verdict}",
+            "",
+            f"{row['text']}.",
+            "",
+        ]
+        known = [f"known before: {row['known_before']}"] if row["known_before"] else []
+        known += [f"by construction: {row['by_construction']}"] if row["by_construction"] else []
+        lines += [
+            f"*{row['published']} of the study; {'; '.join(known) or 'nothing was known before'}.*",
+            "",
+            f"{row['measured']}.",
+        ]
+        if notebook in outcomes:
+            minutes, cpu = outcomes[notebook]["seconds"] / 60, outcomes[notebook].get("cpu_seconds")
+            took = f"{minutes:.1f} minutes" + (f", {cpu:,.0f} CPU seconds" if cpu else "")
+            lines += [
+                "",
+                f"[{notebook}](../notebooks/{notebook}.ipynb), {took}; figure [{row['figure']}](README.md#{row['figure']}).",
+            ]
+        lines += _checks(row["parts"])
+    return "\n".join([*lines, *(["", "## Beside published numbers", "", beside] if beside else [])]) + "\n"
+
+
+def _checks(parts: list[dict[str, Any]]) -> list[str]:
+    """Every item of every part, folded."""
+    lines: list[str] = []
+    for part in (part for part in parts if part["items"]):
+        named = ", ".join(filter(None, (part["part"], part["dataset"])))
+        said = f"{part['verdict']}, clearly in {part['what']}"
+        lines += ["", f"<details><summary>{escape(named or 'all')}: {said}</summary>", ""]
+        lines += [_line("item", "quantity", "mean over units", "units", "holds"), _line(*["---"] * 5)]
+        for item in part["items"]:
+            lines.append(
+                _line(display_name(item["item"]), item["what"], item["got"] or "none", item["n"], item["verdict"])
+            )
+        lines += ["", "</details>"]
+    return lines
+
+
+def _line(*cells: str) -> str:
+    return f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in cells)} |"
