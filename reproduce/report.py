@@ -98,7 +98,7 @@ def _agreement(figures: Path) -> dict[str, Any]:
 
 def _entry(environment: jinja2.Environment, folder: Path, outcome: dict[str, Any], judged: bool) -> dict[str, Any]:
     """The template's variables for one notebook, with messages and results if the run is judged; writes the notebook's page."""
-    entry = {"peak_mib": 0, "page": None, "opening": "", "results": ""} | outcome
+    entry = {"peak_mib": 0, "cpu_seconds": 0.0, "page": None, "opening": "", "results": ""} | outcome
     drawn = figure_entries(folder / "figures", outcome["figures"])
     if judged:
         drawn = [_with_message(one, message(one["name"], folder / "figures")) for one in drawn]

@@ -69,7 +69,7 @@ class Rule:
         conditions: all must hold for an item.
         reproduced: the least share of the items of which all conditions hold clearly.
         contradicted: the greatest share of the items of which all conditions may hold.
-        items: for the rule's simulation: how many there are.
+        items, units: for the rule's simulation: how many items there are, and trained or drawn models of each.
         known_before: what was known of the answer before the judged run.
         by_construction: what of the answer follows from how the thing is made, whatever is measured; empty: nothing.
     """
@@ -81,6 +81,7 @@ class Rule:
     reproduced: float
     contradicted: float
     items: int
+    units: int = 5
     known_before: str = ""
     by_construction: str = ""
 
@@ -106,7 +107,7 @@ def load_rules(path: Path = RULES) -> list[Rule]:
     rules = []
     for number, entry in enumerate(tomllib.loads(path.read_text())["rule"], 1):
         place = f"{path.name}, {entry.get('statement', f'rule {number}')}"
-        _check_keys(place, entry, needed, needed | {"part", "known_before", "by_construction"})
+        _check_keys(place, entry, needed, needed | {"part", "units", "known_before", "by_construction"})
         for one in entry["condition"]:
             _check_keys(f"{place}, condition", one, {"what", "spread", "true", "false"}, of_condition)
             if not one.get("above", -math.inf) < one.get("below", math.inf) or not {"above", "below"} & set(one):
@@ -183,14 +184,16 @@ def judge(rules: Iterable[Rule], values: Mapping[str, "pd.DataFrame"], *, judged
         table, about = values.get(rule.figure), {"statement": rule.statement, "part": rule.part}
         known = {"known_before": rule.known_before, "by_construction": rule.by_construction}
         if table is not None:
-            table = table.assign(**{key: table[key].astype(object).where(table[key].notna(), "") for key in ("part", "dataset")})
+            table = table.assign(
+                **{key: table[key].astype(object).where(table[key].notna(), "") for key in ("part", "dataset")}
+            )
             table = table[(table["statement"] == rule.statement) & (table["part"] == rule.part)]
         if table is None or table.empty:
             rows.append(about | known | {"dataset": "", "item": "", "what": "", "n": 0, "verdict": NOT_RUN})
             continue
         for dataset, of_dataset in table.groupby("dataset", sort=False):
             of_items = [about | {"dataset": dataset} | row for row in _of_items(rule, of_dataset)]
-            said = pd.DataFrame(of_items).groupby("item", sort=False)["verdict"].agg(_together)
+            said = pd.DataFrame(of_items).groupby("item", sort=False)["verdict"].agg(together)
             whole = {"dataset": dataset, "item": "", "what": _counted(said), "n": max(row["n"] for row in of_items)}
             verdict = rule.verdict(said) if judged and "synthetic-" not in dataset else NOT_RUN
             rows += [about | known | whole | {"verdict": verdict}, *of_items]
@@ -230,8 +233,8 @@ def _of_items(rule: Rule, table: "pd.DataFrame") -> Iterable[dict[str, Any]]:
             yield {"item": item, "what": condition.what} | numbers | {"verdict": condition.says(low, high)}
 
 
-def _together(words: Iterable[str]) -> str:
-    """Whether all of some conditions hold."""
+def together(words: Iterable[str]) -> str:
+    """Whether all of some conditions hold: clearly, clearly not, or neither."""
     said = set(words)
     return NO if NO in said else MAYBE if MAYBE in said else YES
 

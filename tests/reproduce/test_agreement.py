@@ -56,9 +56,13 @@ def folders(tmp_path):
         ends = {"auc_low": [0.78, auc - 0.02, 0.66], "auc_high": [0.8, auc + 0.02, 0.7]}
         curve(auc=[0.79, auc, 0.69], **ends).to_csv(folder / "data" / "03_ber_sweep.csv", index=False)
         curve(auc=[0.1, 0.2, 0.3]).to_csv(folder / "data" / "07_abft_overhead.csv", index=False)
-        claims = [["C1", 0, "", "", "all", verdict], ["C1", 1, "dlrm", "m", "one", "reproduced"]]
-        claims = pd.DataFrame(claims, columns=["claim", "check", "where", "data", "what", "verdict"])
-        (folder / "claims.csv").write_text("# a comment\n" + claims.to_csv(index=False))
+        rows = [
+            ["S1", "", "", "", verdict],
+            ["S3", "wide", "m", "", "reproduced"],
+            ["S3", "wide", "m", "fm", "clearly"],
+        ]
+        rows = pd.DataFrame(rows, columns=["statement", "part", "dataset", "item", "verdict"])
+        rows.to_csv(folder / "statements.csv", index=False)
         models = pd.DataFrame({"model": ["dlrm", "fm"], "dataset": "m", "state": [state, "ccc"]})
         models.to_csv(folder / "models.csv", index=False)
     (tmp_path / "published" / "run.json").write_text(json.dumps({"profile": "laptop"}))
@@ -70,7 +74,7 @@ def test_figures_verdicts_and_models(folders):
     (row,) = by_figure(compare_figures(published, here)).to_dict("records")  # without the figure of measured times
     assert row["figure"] == "03_ber_sweep" and (row["values"], row["differs"]) == (3, 1)
     assert row["where"] == "auc_drop: a, 0.0001" and row["largest"] == pytest.approx(0.05 / 0.0008**0.5)
-    verdicts = compare_verdicts(published / "claims.csv", here / "claims.csv")
+    verdicts = compare_verdicts(published / "statements.csv", here / "statements.csv")
     assert verdicts[["published", "here"]].values.tolist() == [["reproduced", "partly"], ["reproduced", "reproduced"]]
     assert equal_models(published / "models.csv", here / "models.csv") == (1, 2)
     pd.read_csv(published / "models.csv").drop(columns="state").to_csv(published / "models.csv", index=False)
@@ -115,7 +119,7 @@ def test_the_published_figures_with_a_tenth_of_their_rows(tmp_path):
         table.iloc[: max(1, len(table) // 10)].to_csv(path, index=False)
     for name in ("03_ber_sweep.csv", "07_abft_overhead.csv", "00_models_learning.csv"):
         (here / "data" / name).unlink()
-    (here / "claims.csv").unlink()
+    (here / "statements.csv").unlink()
     (here / "models.csv").unlink()
     found = agreement.agreement(FIGURES, here)
     numbers = found["numbers"]
@@ -128,30 +132,23 @@ def test_the_published_figures_with_a_tenth_of_their_rows(tmp_path):
     assert f"  03_ber_sweep: of {count} numbers {count} missing\n    auc_drop: fm, 1e-09: missing\n" in text
 
 
-def test_a_case_whose_label_alone_differs(tmp_path):
-    """`where` may name the data set, and `data` those that had a value, in any order; other cases are other cases."""
-    rows = [
-        ["C1", 1, "", "m, c", "yes"],
-        ["C1", 2, "dlrm", "m", "yes"],
-        ["C1", 2, "dlrm", "c", "no"],
-        ["C1", 3, "x", "m", "no"],
-    ]
-    other = [
-        ["C1", 1, "", "c", "yes"],
-        ["C1", 2, "m, dlrm", "m", "yes"],
-        ["C1", 2, "dlrm", "c", "yes"],
-        ["C1", 3, "y", "m", "no"],
-    ]
+def test_a_verdict_that_one_side_lacks(tmp_path):
+    """Of another part or data set it is another verdict; a model of one training belongs to that of the same one."""
+    rows = [["S1", "", "m", "yes"], ["S3", "a", "", "no"]]
+    other = [["S1", "", "c", "yes"], ["S3", "a", "", "no"]]
     for name, table in (("old", rows), ("new", other)):
-        table = pd.DataFrame(table, columns=["claim", "check", "where", "data", "verdict"]).assign(what="w")
+        table = pd.DataFrame(table, columns=["statement", "part", "dataset", "verdict"]).assign(item="")
         table.to_csv(tmp_path / f"{name}.csv", index=False)
     found = compare_verdicts(tmp_path / "old.csv", tmp_path / "new.csv")
-    found = found[found["published"] != found["here"]]
-    assert sorted(found[["where", "data", "published", "here"]].values.tolist()) == [
-        ["dlrm", "c", "no", "yes"],
-        ["x", "m", "no", ""],
-        ["y", "m", "", "no"],
+    assert sorted(found[["dataset", "published", "here"]].values.tolist()) == [
+        ["", "no", "no"],
+        ["c", "", "yes"],
+        ["m", "yes", ""],
     ]
+    models = pd.DataFrame({"model": "fm", "dataset": "m", "train_seed": [0, 1], "state": ["a", "b"]})
+    models.to_csv(tmp_path / "models.csv", index=False)
+    models.iloc[::-1].to_csv(tmp_path / "others.csv", index=False)
+    assert equal_models(tmp_path / "models.csv", tmp_path / "others.csv") == (2, 2)
 
 
 def test_the_command(folders, tmp_path, monkeypatch, capsys):
@@ -175,6 +172,6 @@ def test_the_command(folders, tmp_path, monkeypatch, capsys):
         "1 of 2 trained models are the published ones, bit for bit",
     ]
     assert lines[4:6] == ["  03_ber_sweep: of 3 numbers 1 differs", "    auc_drop: a, 0.0001: differs (distance 1.8)"]
-    assert lines[-1] == "  C1, all: published reproduced, here partly"
+    assert lines[-1] == "  S1: published reproduced, here partly"
     assert __main__.main([*call, "paper"]) == 2
     assert "the published figures are of profile laptop, not of paper" in capsys.readouterr().err

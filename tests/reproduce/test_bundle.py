@@ -261,8 +261,8 @@ def test_the_record_and_the_report_of_a_run_name_the_bundle(bundle, tmp_path, mo
     total = hashlib.sha256(bundle.read_bytes()).hexdigest()
     run = json.loads((tmp_path / "out" / "smoke-part" / "run.json").read_text())
     assert [(used["sha256"], len(used["models"])) for used in run["bundles"]] == [(total, 1)]
-    claims = tmp_path / "out" / "smoke-part" / "figures" / "claims.csv"
-    assert run["figure_sha256"] == {"claims.csv": hashlib.sha256(claims.read_bytes()).hexdigest()}
+    table = tmp_path / "out" / "smoke-part" / "figures" / "statements.csv"
+    assert run["figure_sha256"] == {"statements.csv": hashlib.sha256(table.read_bytes()).hexdigest()}
     page = (tmp_path / "out" / "smoke-part" / "report" / "index.html").read_text()
     assert f"1 of drsrobust-smoke.zip (SHA-256 <code>{total}</code>), not trained in this run: fm-" in page
     assert "Trained for a smoke run of commit 0123456789ab, today, on AMD<" in page

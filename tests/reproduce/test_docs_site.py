@@ -87,7 +87,7 @@ def _has_example(source, name):
     "begin, end, part",
     [
         ("<!-- gallery", "<!-- end of the gallery -->", "pictures between"),
-        ("<!-- from figures/claims.csv", "<!-- end of the claims -->", "tables between"),
+        ("<!-- from figures/statements.csv", "<!-- end of the verdicts -->", "verdicts between"),
         ("```text", "```\n", "a block of Python"),
         ("![", ")\n", "a picture above"),
     ],
@@ -103,7 +103,7 @@ def test_home_has_what_the_readme_has(source):
     home = (source / "index.md").read_text()
     pictures = re.findall(r'<img src="(figures/\w+\.png)"', README)
     assert pictures and all(re.search(rf"\]\({picture}\).*\]\(\w+\.ipynb\)", home) for picture in pictures)
-    for table in re.findall(r"claims\.csv, .*?-->\n(.*?)\n<!--", README, re.DOTALL):
+    for table in re.findall(r"statements\.csv, .*?-->\n(.*?)\n<!--", README, re.DOTALL):
         assert table in home
     assert "pip install git+" in home and "<!--" not in home
 

@@ -5,7 +5,7 @@ import nbformat
 import pytest
 
 from reproduce.__main__ import main
-from reproduce.notebook_index import INDEX, LIMIT, TIMES, claims_of, index_notebook, read_times
+from reproduce.notebook_index import INDEX, LIMIT, TIMES, index_notebook, read_times
 from reproduce.notebooks import ROOT, all_notebooks, read_notebook
 from reproduce.runner import Outcome
 from tests.reproduce.test_parameters import write
@@ -34,25 +34,19 @@ def test_measured_times_are_under_the_limit_and_of_notebooks_that_are_there():
     assert all(0 < float(row["seconds"]) < LIMIT and int(row["peak_mib"]) > 0 for row in rows)
 
 
-def test_a_line_has_question_claim_and_times(tmp_path):
+def test_a_line_has_question_statements_and_times(tmp_path):
     notebook = read_notebook(write(tmp_path, "a: int = 1"))
     measured = [{"notebook": "10_test", "seconds": "90.0", "peak_mib": "1536", "machine": "2 cores", "error": ""}]
     said = "| `10_test` | why it is so |\n"
     text = index_notebook({"10_test": notebook}, said, measured).cells[0].source
     assert "| [10_test](10_test.ipynb) | why it is so | - | 1.5 | 1.5 GiB |" in text and "on 2 cores." in text
+    named = {"03_ber_sweep": all_notebooks()["03_ber_sweep"]}
+    text = index_notebook(named, "| `03_ber_sweep` | how much |\n", measured).cells[0].source
+    assert "| how much | S6, S7, S8, S9, S10, S11, S12 |" in text
     text = index_notebook({"10_test": notebook}, said, []).cells[0].source
     assert "| why it is so | - |  |  |" in text and "Times were not measured yet." in text
     with pytest.raises(ValueError, match="docs/reproduce.md does not say what 10_test answers"):
         index_notebook({"10_test": notebook}, "", [])
-
-
-def test_claims_of_the_first_cell(tmp_path):
-    notebook = nbformat.v4.new_notebook()
-    notebook.cells = [nbformat.v4.new_markdown_cell("# T\n\n**Claim C9 (x): y. Claim C2: z.** Not C3.")]
-    nbformat.write(notebook, tmp_path / "10_test.ipynb")
-    known = all_notebooks()["03_ber_sweep"]
-    assert claims_of(known) == ["C3"]
-    assert claims_of(type(known)("10_test", tmp_path / "10_test.ipynb", "T", {})) == ["C2", "C9"]
 
 
 @pytest.fixture

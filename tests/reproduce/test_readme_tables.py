@@ -82,7 +82,7 @@ def test_the_result_names_what_a_server_does_with_words_that_secded_cannot_corre
     said = " ".join(with_result(marks, ROOT / "figures", run).split())
     assert "if it reloads them; or it stops the host" in said and "one run, 40 minutes on 2 cores.)" in said
     run |= {"versions": {"drsrobust": "0.7.1"}, "commit": "abc1234"}
-    assert "claims of version 0.7.1, commit abc1234: one run," in " ".join(
+    assert "verdicts of version 0.7.1, commit abc1234: one run," in " ".join(
         with_result(marks, ROOT / "figures", run).split()
     )
     assert "has no result in one sentence: no table 08_mitigation_recovery." in with_result(marks, tmp_path, run)
@@ -126,6 +126,7 @@ def test_what_is_said_of_them_was_measured(name, rate, said):
 def test_the_time_says_whether_the_cache_was_empty():
     run = {"seconds": 1200.0, "seconds_from_empty": 2400.0, "machine": {"cores": 2}}
     assert taken(run | {"cached": False}) == "40 minutes on 2 cores"
+    assert taken(run | {"cached": False, "cpu_seconds": 4321.6}) == "40 minutes on 2 cores, 4,322 CPU seconds"
     assert taken(run | {"cached": True}) == (
         "40 minutes on 2 cores (20 minutes with models and trials of an earlier run at hand)"
     )

@@ -71,7 +71,13 @@ def folder(notebook, tmp_path, monkeypatch):
 
 def run(**changes):
     done = {"notebook": "00_one", "title": "E0: a title", "ok": True, "seconds": 3.2, "parameters": {"seed": 5}}
-    done |= {"output": "notebooks/00_one.ipynb", "figures": ["00_one"], "error": "", "peak_mib": 2560}
+    done |= {
+        "output": "notebooks/00_one.ipynb",
+        "figures": ["00_one"],
+        "error": "",
+        "peak_mib": 2560,
+        "cpu_seconds": 240.0,
+    }
     failed = {"notebook": "01_two", "title": "E1", "ok": False, "seconds": 200.0, "parameters": {"dataset": "d"}}
     failed |= {"output": "notebooks/01_two.failed.ipynb", "figures": [], "error": "ValueError: <no>", "peak_mib": 0}
     machine = {"system": "Linux", "architecture": "x86_64", "cores": 2, "memory_gib": 8}
@@ -100,9 +106,9 @@ def test_what_the_page_says(folder):
     assert "<strong>Claim C0: <code>x</code> &lt; y.</strong>" in page
     assert "This notebook failed: ValueError: &lt;no&gt;" in page
     row = re.search(r'href="#00_one">00_one</a></th>(.*)', page)[1]
-    assert re.findall(r">([^<>]+)</td>", row) == ["none", "done", "3 s", "2.5 GiB"]
+    assert re.findall(r">([^<>]+)</td>", row) == ["none", "done", "3 s", "4.0 min", "2.5 GiB"]
     assert ">3.3 min</td>" in page and "8 GiB of memory" in page and "<td>5</td>" in page
-    assert 'href="#claims"' not in page and "make reproduce PROFILE=smoke<" in page
+    assert 'href="#statements"' not in page and "make reproduce PROFILE=smoke<" in page
     real = write_report(folder, run(real=True, profile="laptop")).read_text()
     assert "generated" not in real and "mean nothing" not in real and "DATA=folder<" in real
 
@@ -155,10 +161,10 @@ def test_progress_bars_are_left_out_and_warnings_are_not(notebook):
 
 def test_tables_are_those_of_the_notebooks_that_were_run(folder):
     """Runs of parts share a folder, in which others left theirs."""
-    for name in ("00_one_claims", "02_other_claims", "models", "claims"):
-        (folder / "figures" / f"{name}.csv").write_text("# Claims\nclaim,check\n" if name == "claims" else "")
+    for name in ("00_one_effects", "02_other_effects", "models", "statements"):
+        (folder / "figures" / f"{name}.csv").touch()
     page = write_report(folder, run()).read_text()
-    assert re.findall(r'href="../figures/(\w+)\.csv"', page) == ["00_one_claims", "claims"]
+    assert re.findall(r'href="../figures/(\w+)\.csv"', page) == ["00_one_effects", "statements"]
     models = [one | {"notebook": "00_models"} for one in run()["notebooks"][1:]]
     assert 'href="../figures/models.csv"' in write_report(folder, run(notebooks=models)).read_text()
 
@@ -204,38 +210,42 @@ def test_html_of_notebooks_runs_and_loads_nothing(folder, notebook):
     assert 'src="data:image/png;base64,iVBORw0KGgo="' in page and "It <em>holds</em>." in index.read_text()
 
 
-def claims_of(folder, **changes):
-    from reproduce.claims import COLUMNS
-
-    whole = dict.fromkeys(COLUMNS, "") | {"group": "related", "claim": "C8", "check": 0, "what": "bit 30 dominates"}
-    whole |= {"verdict": "in part", "sentence": "A flip costs 1.", "notebook": "00_one", "value": 1.0} | changes
-    rows = [whole, whole | {"check": 1, "needed": True, "what": "the check", "thirds": "reproduced, in part, in part"}]
+def statements(folder, verdict, what="4 of 5"):
+    """S8 of a run: a verdict on each data set, with one curve."""
+    rule = {"statement": "S8", "part": "", "item": "", "what": what, "n": 5, "known_before": "yes"}
+    curve = {"statement": "S8", "part": "", "item": "fm", "what": "lost at 0.0001, tables", "value": 0.0021, "n": 5}
+    rows = []
+    for dataset, word in (("movielens-1m/ids", verdict), ("criteo-sample/fields", "contradicted")):
+        rows += [rule | {"dataset": dataset, "verdict": word}]
+        rows += [curve | {"dataset": dataset, "low": 0.002, "high": 0.0025, "verdict": "clearly"}]
+    columns = ["statement", "part", "dataset", "item", "what", "value", "low", "high", "n", "verdict", "known_before"]
     folder.mkdir(exist_ok=True)
-    pd.DataFrame(rows).to_csv(folder / "claims.csv", index=False)
+    pd.DataFrame(rows, columns=[*columns, "by_construction"]).to_csv(folder / "statements.csv", index=False)
 
 
-def test_claims_come_first_in_their_groups(folder):
+def test_statements_come_first(folder, monkeypatch, tmp_path):
     judged = run(profile="laptop", complete=False)
-    assert 'id="claims"' not in write_report(folder, judged).read_text()
-    claims_of(folder / "figures")
+    assert 'id="statements"' not in write_report(folder, judged).read_text()
+    statements(folder / "figures", "reproduced")
     page = write_report(folder, judged).read_text()
-    assert 'href="#claims"' in page and page.index("A flip costs 1.") < page.index('id="00_one"')
-    assert page.index("<h3>Claims of related work, and our own</h3>") < page.index("<p>Claim: bit 30 dominates</p>")
-    assert '<b>C8</b> <span class="badge in-part">in part</span>' in page and "installation" not in page
-    assert "<td>C8*</td><td>the check</td>" in page and "<td>reproduced, in part, in part</td>" in page
+    assert 'href="#statements"' in page and page.index("Tables hold until 1e-3") < page.index('id="00_one"')
+    assert '<span class="badge reproduced">reproduced (4 of 5)</span>' in page and "installation" not in page
+    assert '<span class="badge contradicted">contradicted (4 of 5)</span>' in page and "<td>yes</td>" in page
+    assert "<td>0.0021 [0.002, 0.0025]</td>" in page and "was not read here" in page
+    assert '<span class="badge checked-exactly">checked exactly</span>' in page  # S2 is arithmetic
 
 
 def test_a_smoke_report_says_what_the_published_run_found(folder, monkeypatch, tmp_path):
     """And no verdict, message or result of generated rows."""
-    claims_of(folder / "figures", sentence="Of generated rows.", verdict="not testable here")
-    claims_of(tmp_path / "published", sentence="Of real rows.")
+    statements(folder / "figures", "not run", "0 of 1")
+    statements(tmp_path / "published", "undecided")
     monkeypatch.setattr(report, "FIGURES", tmp_path / "published")
     page = write_report(folder, run()).read_text()
     whole = write_report(folder, run(notebooks=run()["notebooks"][:1])).read_text()
     assert "Everything ran here: 1 notebook without an error." in whole
     assert "<h2>What the published run found</h2>" in page and "Not everything ran here" in page
-    assert "Of real rows." in page and "Of generated rows." not in page and "not testable" not in page
-    assert "<h3>Results</h3>" not in page and "Every check" not in page
+    assert "undecided (4 of 5)" in page and "not run" not in page
+    assert "<h3>Results</h3>" not in page and "Rules and checks" not in page
 
 
 def test_a_table_of_protections_that_sorts(folder):

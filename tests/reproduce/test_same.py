@@ -16,7 +16,7 @@ def folders(tmp_path):
             "# made by a run\nmodel,auc,seconds\nfm,0.7,1\ndlrm,0.8,2\n"
         )
         (tmp_path / side / "data" / "09_injection_speed.csv").write_text("cpu_ms\n1\n")
-        (tmp_path / side / "claims.csv").write_text("notebook,where,value\n03_sweep,flipped,0.5\n07_abft,,0.1\n")
+        (tmp_path / side / "models.csv").write_text("model,auc,cpu_seconds\nfm,0.5,3\n")
     return tmp_path / "base", tmp_path / "here"
 
 
@@ -24,7 +24,7 @@ def test_times_and_comments_are_no_difference(folders):
     base, here = folders
     (here / "data" / "03_sweep.csv").write_text("model,auc,seconds,new\nfm,0.7,3,#1\ndlrm,0.8,4,#2\n")
     (here / "data" / "09_injection_speed.csv").write_text("cpu_ms\n2\n")
-    (here / "claims.csv").write_text("notebook,where,value\n03_sweep,flipped,0.5\n07_abft,,0.2\n")
+    (here / "models.csv").write_text("model,auc,cpu_seconds\nfm,0.5,4\n")
     text, differing = same.compared(base, here)
     assert not differing and text.splitlines() == [
         "data/03_sweep.csv: column new only in the work tree",
@@ -41,7 +41,7 @@ def test_times_and_comments_are_no_difference(folders):
             "auc differs, first in row 1: '0.8' in base, '0.80' in",
         ),
         ("data/03_sweep.csv", "model,auc\nfm,0.7\n", "2 rows in base, 1 in the work tree"),
-        ("claims.csv", "notebook,where,value\n03_sweep,flipped,0.6\n07_abft,,0.1\n", "value differs, first in row 0"),
+        ("models.csv", "model,auc,cpu_seconds\nfm,0.6,3\n", "auc differs, first in row 0"),
     ],
 )
 def test_any_digit_that_differs_is_named(name, text, says, folders):

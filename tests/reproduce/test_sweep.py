@@ -54,7 +54,6 @@ if __name__ == "__main__":
     notebook = read_notebook(Path(sys.argv[1]))
     values = {name: parameter.default for name, parameter in notebook.parameters.items()}
     __main__.all_notebooks = lambda: {notebook.name: notebook}
-    __main__.load_claims = lambda notebooks: []
     __main__.load_profile = lambda *_, **__: Profile("smoke", {notebook.name: values}, False, (), ())
     sys.exit(__main__.main(sys.argv[2:]))
 """
@@ -206,7 +205,6 @@ def here(call, tmp_path, monkeypatch):
     notebook = read_notebook(tmp_path / "10_test.ipynb")
     values = {name: parameter.default for name, parameter in notebook.parameters.items()}
     monkeypatch.setattr(__main__, "all_notebooks", lambda: {notebook.name: notebook})
-    monkeypatch.setattr(__main__, "load_claims", lambda _: [])
     monkeypatch.setattr(__main__, "load_profile", lambda *_, **__: Profile("smoke", {"10_test": values}, False, (), ()))
     return lambda *words: __main__.main([*call[3:], *words])
 

@@ -18,7 +18,7 @@ INSTEAD = """
 import sys
 import reproduce.__main__ as program
 
-def run(chosen, notebooks, profile, folder, claims, options):
+def run(chosen, notebooks, profile, folder, options):
     for name, p in chosen.items():
         table = folder / "figures" / "data" / f"{name}.csv"
         table.parent.mkdir(parents=True)
