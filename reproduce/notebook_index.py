@@ -20,7 +20,7 @@ from reproduce.statements import statements_of
 INDEX = ROOT / "notebooks" / "index.ipynb"
 TIMES = ROOT / "reproduce" / "defaults.csv"
 LIMIT = 300  # seconds: a notebook that a person opens and runs should take less than five minutes
-COLUMNS = ["notebook", "seconds", "peak_mib", "machine"]
+COLUMNS = ["notebook", "seconds", "cpu_seconds", "peak_mib", "machine"]
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 OPENING = """# The notebooks
 
@@ -42,13 +42,16 @@ def index_notebook(notebooks: dict[str, Notebook], guide: str, measured: list[di
     Args:
         notebooks: as `all_notebooks` gives them.
         guide: the text of docs/reproduce.md, with its table of notebooks.
-        measured: rows with `notebook`, `seconds`, `peak_mib`, `machine`.
+        measured: rows with `notebook`, `seconds`, `cpu_seconds`, `peak_mib`, `machine`.
 
     Raises:
         ValueError: a notebook without its line in the guide.
     """
     rows = {row["notebook"]: row for row in measured}
-    lines = ["| notebook | what it answers | statement | minutes | memory |", "| :-- | :-- | :-- | --: | --: |"]
+    lines = [
+        "| notebook | what it answers | statement | minutes | CPU seconds | memory |",
+        "| :-- | :-- | :-- | --: | --: | --: |",
+    ]
     lines += [_line(notebook, guide, rows.get(notebook.name)) for notebook in notebooks.values()]
     machines = sorted({row["machine"] for row in measured})
     taken = f"Minutes and memory with the defaults, from an empty cache, on {' and '.join(machines)}."
@@ -64,11 +67,12 @@ def _line(notebook: Notebook, guide: str, row: dict[str, str] | None) -> str:
         raise ValueError(
             f"docs/reproduce.md does not say what {notebook.name} answers: a line | `{notebook.name}` | ... |"
         )
-    minutes, memory = "", ""
+    minutes, cpu, memory = "", "", ""
     if row:
         minutes, memory = f"{float(row['seconds']) / 60:.1f}", f"{float(row['peak_mib']) / 1024:.1f} GiB"
+        cpu = f"{float(row['cpu_seconds']):.0f}" if row.get("cpu_seconds") else ""
     statements = ", ".join(statements_of(notebook.name)) or "-"
-    return f"| [{notebook.name}]({notebook.name}.ipynb) | {answers[1]} | {statements} | {minutes} | {memory} |"
+    return f"| [{notebook.name}]({notebook.name}.ipynb) | {answers[1]} | {statements} | {minutes} | {cpu} | {memory} |"
 
 
 def write_index() -> None:
@@ -92,10 +96,13 @@ def time_notebooks(names: list[str], notebooks: dict[str, Notebook], out: Path) 
             shutil.rmtree(cache, ignore_errors=True)
             outcome = run_notebook(notebooks[name], {}, out / "defaults")
             reason = outcome.error or ("" if outcome.seconds < LIMIT else f"over the limit of {LIMIT} s")
-            print(f"{name}: {outcome.seconds:.0f} s, {outcome.peak_mib:,} MiB {reason}".rstrip(), flush=True)
+            print(
+                f"{name}: {outcome.seconds:.0f} s, {outcome.cpu_seconds:.0f} CPU s, {outcome.peak_mib:,} MiB {reason}".rstrip(),
+                flush=True,
+            )
             status = 1 if reason else status
             if not outcome.error:
-                values = (name, round(outcome.seconds, 1), outcome.peak_mib, where)
+                values = (name, round(outcome.seconds, 1), outcome.cpu_seconds, outcome.peak_mib, where)
                 rows[name] = dict(zip(COLUMNS, values, strict=True))
                 write_times([rows[other] for other in notebooks if other in rows], TIMES)
         shutil.rmtree(cache, ignore_errors=True)

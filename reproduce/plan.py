@@ -27,7 +27,8 @@ class Record:
 
     Attributes:
         parameters: of the notebook.
-        seconds, peak_mib, steps: as in `Outcome`; no steps where only the sum is known.
+        seconds, peak_mib, steps, cpu_seconds: as in `Outcome`; no steps where only the sum is known, 0 CPU seconds where they
+            were not counted.
         source: which run it was, in words.
     """
 
@@ -37,6 +38,7 @@ class Record:
     peak_mib: int
     steps: list[str]
     source: str
+    cpu_seconds: float = 0.0
 
     @property
     def work(self) -> list[Step]:
@@ -59,12 +61,13 @@ def read_records(build: Path, notebooks: Mapping[str, Notebook]) -> list[Record]
             values = [entry[name] for name in ("notebook", "parameters", "seconds", "peak_mib")]
             steps = entry.get("steps")  # None: of before version 0.5
             if steps or steps is None and not run["cached"]:
-                records.append(Record(*values, steps or [], source))
+                records.append(Record(*values, steps or [], source, entry.get("cpu_seconds", 0.0)))
     for row in read_times(TIMES):
         if row["notebook"] in notebooks:
             defaults = {name: parameter.default for name, parameter in notebooks[row["notebook"]].parameters.items()}
             values = (row["notebook"], defaults, float(row["seconds"]), int(row["peak_mib"]))
-            records.append(Record(*values, [], f"with its defaults, {row['machine']}"))
+            cpu = float(row.get("cpu_seconds") or 0)
+            records.append(Record(*values, [], f"with its defaults, {row['machine']}", cpu))
     return records
 
 
@@ -81,7 +84,7 @@ def remember(outcome: Outcome, build: Path) -> None:
     """Keeps what a notebook took for later plans, if it computed as much as the last time with these parameters."""
     values = (outcome.notebook, outcome.parameters, outcome.seconds, outcome.peak_mib, outcome.steps)
     record, records = (
-        Record(*values, f"run here of {datetime.now():%Y-%m-%d}, {cores()} cores"),
+        Record(*values, f"run here of {datetime.now():%Y-%m-%d}, {cores()} cores", outcome.cpu_seconds),
         _of_this_machine(build),
     )
     earlier = matching(records, {record.notebook: record.parameters}).get(record.notebook)
@@ -105,12 +108,15 @@ def print_plan(profile: Profile, records: list[Record], jobs: int, missing: list
     for name in profile.parameters:
         text = "no record with these parameters"
         if (record := known.get(name)) is not None:
-            text = f"{duration(record.seconds):>10}{record.peak_mib / 1024:>6.1f} GiB  {record.source}"
+            cpu = f"{record.cpu_seconds:,.0f} CPU s" if record.cpu_seconds else ""
+            text = f"{duration(record.seconds):>10}{cpu:>14}{record.peak_mib / 1024:>6.1f} GiB  {record.source}"
         print(f"{name:<28}{text}")
     total = duration(total_seconds({name: record.seconds for name, record in known.items()}, jobs, profile.alone))
     most, of = max((record.peak_mib for record in known.values()), default=0) / 1024, len(profile.parameters)
     what = "in all" if len(known) == of else f"{len(known)} of {of} notebooks, those with a record:"
     if known:
+        cpu = sum(record.cpu_seconds for record in known.values())
+        total += f" ({duration(cpu)} of CPU time)" if all(record.cpu_seconds for record in known.values()) else ""
         print(f"{what} {total}, {jobs} at a time, from an empty cache; finished trials and trained models are kept")
         print(f"memory: up to {most:.1f} GiB a notebook")
     print(f"this machine has {cores()} cores, {machine()['memory_gib']} GiB")

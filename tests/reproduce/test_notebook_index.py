@@ -36,15 +36,24 @@ def test_measured_times_are_under_the_limit_and_of_notebooks_that_are_there():
 
 def test_a_line_has_question_statements_and_times(tmp_path):
     notebook = read_notebook(write(tmp_path, "a: int = 1"))
-    measured = [{"notebook": "10_test", "seconds": "90.0", "peak_mib": "1536", "machine": "2 cores", "error": ""}]
+    measured = [
+        {
+            "notebook": "10_test",
+            "seconds": "90.0",
+            "cpu_seconds": "60.2",
+            "peak_mib": "1536",
+            "machine": "2 cores",
+            "error": "",
+        }
+    ]
     said = "| `10_test` | why it is so |\n"
     text = index_notebook({"10_test": notebook}, said, measured).cells[0].source
-    assert "| [10_test](10_test.ipynb) | why it is so | - | 1.5 | 1.5 GiB |" in text and "on 2 cores." in text
+    assert "| [10_test](10_test.ipynb) | why it is so | - | 1.5 | 60 | 1.5 GiB |" in text and "on 2 cores." in text
     named = {"03_ber_sweep": all_notebooks()["03_ber_sweep"]}
     text = index_notebook(named, "| `03_ber_sweep` | how much |\n", measured).cells[0].source
     assert "| how much | S6, S7, S8, S9, S10, S11, S12 |" in text
     text = index_notebook({"10_test": notebook}, said, []).cells[0].source
-    assert "| why it is so | - |  |  |" in text and "Times were not measured yet." in text
+    assert "| why it is so | - |  |  |  |" in text and "Times were not measured yet." in text
     with pytest.raises(ValueError, match="docs/reproduce.md does not say what 10_test answers"):
         index_notebook({"10_test": notebook}, "", [])
 
@@ -61,7 +70,9 @@ def runs(monkeypatch, tmp_path):
         seen.append((notebook.name, cache))
         took = seconds.get(notebook.name, 9.96)
         error = "" if took else "ValueError: no"
-        return Outcome(notebook.name, notebook.title, not error, took, {}, "notebooks/x.ipynb", [], error, 700)
+        return Outcome(
+            notebook.name, notebook.title, not error, took, {}, "notebooks/x.ipynb", [], error, 700, cpu_seconds=8.0
+        )
 
     monkeypatch.setattr("reproduce.notebook_index.run_notebook", run)
     monkeypatch.setattr("reproduce.notebook_index.TIMES", tmp_path / "defaults.csv")
@@ -81,15 +92,15 @@ def test_times_of_all_are_kept_and_some_measured_again(runs, tmp_path, capsys, m
     assert main(["--times", "03_ber_sweep", "--out", str(tmp_path)]) == 0
     again = {row["notebook"]: row["seconds"] for row in read_times(tmp_path / "defaults.csv")}
     assert again == {row["notebook"]: row["seconds"] for row in rows} | {"03_ber_sweep": "299.0"}
-    assert "03_ber_sweep: 299 s, 700 MiB\n" in capsys.readouterr().out
-    assert "| 5.0 | 0.7 GiB |" in (tmp_path / "index.ipynb").read_text()
+    assert "03_ber_sweep: 299 s, 8 CPU s, 700 MiB\n" in capsys.readouterr().out
+    assert "| 5.0 | 8 | 0.7 GiB |" in (tmp_path / "index.ipynb").read_text()
 
 
 def test_slow_failed_and_unknown_notebooks(runs, tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("DRSROBUST_CACHE", raising=False)
     runs[0].update({"03_ber_sweep": 301.0, "00_models": 0.0})
     assert main(["--times", "03_ber_sweep", "--out", str(tmp_path)]) == 1
-    assert "03_ber_sweep: 301 s, 700 MiB over the limit of 300 s" in capsys.readouterr().out
+    assert "03_ber_sweep: 301 s, 8 CPU s, 700 MiB over the limit of 300 s" in capsys.readouterr().out
     assert main(["--times", "00_models", "--out", str(tmp_path)]) == 1
     assert "ValueError: no" in capsys.readouterr().out and "DRSROBUST_CACHE" not in os.environ
     assert [row["notebook"] for row in read_times(tmp_path / "defaults.csv")] == ["03_ber_sweep"]
