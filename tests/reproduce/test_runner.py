@@ -104,7 +104,10 @@ def test_no_room_for_a_folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.long
-def test_peak_memory_is_that_of_the_kernel_and_what_it_starts(tmp_path):
-    grow = "import time; block = bytearray(300 * 2**20); del block; time.sleep(1.2)"
+def test_memory_and_cpu_time_are_those_of_the_kernel_and_what_it_starts(tmp_path):
+    grow = "import subprocess, sys, time; block = bytearray(300 * 2**20); del block; time.sleep(1.2)"
+    busy = "'import time\\nwhile time.process_time() < 3: pass\\ntime.sleep(1.2)'"
+    grow += f"; subprocess.run([sys.executable, '-c', {busy}])"
     plain, grown = run(tmp_path / "plain", DRAW + "\nimport time; time.sleep(1.2)"), run(tmp_path / "grown", DRAW, grow)
     assert 30 < plain.peak_mib < 300 < grown.peak_mib - plain.peak_mib + 5 < 400
+    assert 2 < grown.cpu_seconds - plain.cpu_seconds < 5 and plain.cpu_seconds > 0.1

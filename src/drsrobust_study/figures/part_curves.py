@@ -74,7 +74,7 @@ def rates_at_loss(data: "pd.DataFrame", ax: "Axes | None" = None, *, laws: "pd.D
     ax.set_yticks(range(len(models))[::-1], [display_name(model) for model in models])
     ax.set_ylim(-0.6, max(len(models), 1) - 0.4)
     ax.grid(False, axis="y")
-    ax.set_xlabel("bit error rate at which 0.01 AUC is lost, errors in all parameters")
+    ax.set_xlabel("bit error rate that costs 0.01 AUC")
     if len(data):
         ax.set_xscale("log")
         legend_outside(ax)
