@@ -55,13 +55,7 @@ from drsrobust_study.figures.mitigations import (
     recovery_rows,
     recovery_rows_data,
 )
-from drsrobust_study.figures.model_factors import (
-    component_contribution,
-    component_contribution_data,
-    model_factor_levels,
-    model_factors,
-    model_factors_data,
-)
+from drsrobust_study.figures.model_factors import model_factors, model_factors_data
 from drsrobust_study.figures.number_formats import format_classes, number_formats, number_formats_data
 from drsrobust_study.figures.one_flip import one_flip
 from drsrobust_study.figures.probe_rows import probe_coverage, probe_latency
@@ -92,8 +86,6 @@ __all__ = [
     "bit_sensitivity_data",
     "clean_auc",
     "clean_auc_data",
-    "component_contribution",
-    "component_contribution_data",
     "component_pvf",
     "component_pvf_data",
     "error_shapes",
@@ -116,7 +108,6 @@ __all__ = [
     "memory_fault_years",
     "model_curves",
     "model_curves_data",
-    "model_factor_levels",
     "model_factors",
     "model_factors_data",
     "number_formats",
