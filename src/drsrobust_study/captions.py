@@ -1,10 +1,8 @@
 """How a figure was made, in sentences: data, rows, trials, intervals. `details` is the one builder; the others word its parts
 for one kind of table."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from drsrobust._choices import unknown
 from drsrobust._provenance import machine, versions
@@ -18,7 +16,6 @@ from drsrobust_study.model_factors import FACTORS
 if TYPE_CHECKING:
     import pandas as pd
 
-INPUTS = 10_000  # per setting of the model factors in the study
 _MEASURED = {
     "cpu_ms": "CPU time of one injection on one thread, median of 3 to 200 calls (2 if a call takes over a second); for "
     "drsrobust with undo, which the other methods do not have.",
@@ -141,43 +138,24 @@ def single_error_details(
     return details(evaluator.rows, table, definition, trials=text, points=points_text)
 
 
-def deviation_details(
-    summary: "pd.DataFrame", cells: Sequence[Mapping[str, float]], *more: str, points: str | None = None
-) -> str:
-    """Details of a figure made from `deviation_summary`, with the differences from the study's grid.
+def dummy_details(table: "pd.DataFrame") -> str:
+    """Details of a figure of the dummy model: data, numbers of models and maps, and what was read with each look-up.
 
     Args:
-        summary: as `deviation_summary` returns it.
-        cells: as `factor_grid` gives them, the middle one first.
-        more: further sentences.
-        points: a sentence on points and bars; None: means with Student's t.
+        table: as `dummy_trials` returns it.
     """
-    densities, rates = ([f"{value:g}" for value in sorted(summary[name].unique())] for name in ("density", "ber"))
-    inputs = summary["n_inputs"].iloc[0]
-    middle = ", ".join(f"{name.replace('_', ' ')} {level:g}" for name, level in cells[0].items())
-    unit = "drawn models" if summary["models"].max() > 1 else "error maps"
-    means = f"Points: means; bars: {CONFIDENCE:.0%} intervals over {unit} (Student's t)."
-    parts = [
-        f"Data: synthetic-dummy (generated inputs, not real clicks), densities {', '.join(densities)}; {inputs:,} inputs. "
-        f"Untrained models, {span(summary['models'])} drawn per cell; {span(summary['n'])} trials per point, each with its own "
-        "error map.",
-        "An output counts as changed if it moves by over 1 % or is not finite.",
-        f"{points or means} Middle: {middle}.",
-    ]
-    released = summary[summary["protocol"] == "as_released"]
-    if len(released):
-        last = released.sort_values("ber").iloc[-1]
-        parts.append(
-            "As released: only rows 0 and 1 of the table are read, and errors accumulate over batches and rates: at "
-            f"{last['ber']:g} a share of {last['present']:.2g} of all bits is wrong on average."
-        )
-    every = len(cells) == np.prod([len({cell[name] for cell in cells}) for name in FACTORS])
-    smaller = [] if every else ["one factor is varied at a time"]
-    smaller += [f"rates are {', '.join(rates)}"] if len(rates) < 5 else []
-    smaller += [f"inputs are {inputs:,}, which vary far less than error maps"] if inputs < INPUTS else []
-    if smaller:
-        parts.append(f"The study ran all combinations at 5 rates on {INPUTS:,} inputs; here {', '.join(smaller)}.")
-    return details([*parts, *more])
+    densities = ", ".join(f"{value:g}" for value in sorted(table["density"].unique()))
+    inputs = table.groupby("lookup")["n_inputs"].first()
+    maps = table.groupby([*FACTORS, "target", "ber", "lookup"]).size()
+    fewer = f" ({inputs['as_released']:,} with the released look-up)" if inputs.nunique() > 1 else ""
+    return details(
+        [
+            f"Data: synthetic-dummy (generated inputs, not real clicks), densities {densities}; {inputs['corrected']:,} "
+            f"inputs{fewer}. Untrained models, {table['drawn'].nunique()} drawn per cell; {span(maps)} error maps per cell, "
+            "target and rate, nested over rates and independent between cells.",
+            "An RMSE over 1e6, or one that is not finite, is huge; an output moved if it changed by over 1 % or is not finite.",
+        ]
+    )
 
 
 def speed_details(table: "pd.DataFrame", quantity: str = "cpu_ms") -> str:
@@ -196,21 +174,3 @@ def speed_details(table: "pd.DataFrame", quantity: str = "cpu_ms") -> str:
     parts = [f"{row.method}: {row.note}." for part in (others, missing) for row in part.itertuples()]
     shape = "A model of the study's shape (26 tables of dimension 16, two MLPs); errors in all parameters."
     return details([_MEASURED[quantity], shape, *parts, f"{machine()['architecture']}, torch {versions()['torch']}."])
-
-
-def protocol_text(summary: "pd.DataFrame", *, ber: float) -> str:
-    """How the protocols differ at one nominal rate: share of wrong bits, and of inputs that deviate by errors in each target
-    (least and greatest mean over cells).
-
-    Args:
-        summary: as `deviation_summary` returns it, of both protocols.
-        ber: nominal rate.
-    """
-    texts = []
-    for protocol, cells in summary[summary["ber"] == ber].groupby("protocol", sort=False):
-        ends = cells.groupby("target", sort=False)["deviated_0.01"].agg(["min", "max"]).itertuples()
-        ranges = ", ".join(f"{target} {100 * low:.2g} to {100 * high:.2g} %" for target, low, high in ends)
-        texts.append(
-            f"{protocol}: {cells['present'].mean():.2g} of the bits wrong, inputs changed by errors in {ranges}"
-        )
-    return f"At {ber:g}, over all cells, {'; '.join(texts)}"

@@ -1,192 +1,264 @@
-"""Trends over factors, shares of components, summaries and texts, on frames whose answer is known."""
+"""The dummy model over its design space: outputs against plain forward passes, and values of statements computed by hand."""
 
 import itertools
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
-from drsrobust_study.factor_effects import component_claims, component_shares, factor_trends, factors_claim
-from drsrobust_study.model_factors import deviation_summary, factor_grid
+from drsrobust.data import load_dataset
+from drsrobust.injection import BitFlip, inject
+from drsrobust.models import build_model
+from drsrobust_study import model_factors
+from drsrobust_study.model_factors import (
+    DummyOutputs,
+    averaged,
+    deeper_moves_more,
+    deviation,
+    dummy_trials,
+    factor_grid,
+    statement_values,
+)
 
-LEVELS = {"width": [64, 128, 256], "depth": [1, 2], "embedding_dim": [8], "density": [0.01]}
-CLAIMS = {"width": "above", "depth": "above", "embedding_dim": "above", "density": "differs"}
-BITS = {"all": 1000, "mlp": 100, "embedding": 900}
+CELL = {"width": 8, "depth": 2, "embedding_dim": 16, "density": 0.001}
+OPTIONS = {"bers": [1e-6, 1e-5], "inputs": 300, "released_inputs": 100, "models": 2, "trials": 2, "progress": False}
 
 
-def trials(share, *, full=False, n=40, protocol="corrected", noise=0.02, ber=1e-6, models=1, between=0.0):
-    """A table as of `dummy_trials`: share(cell, target) is the mean deviation; a normal number of deviation `between` is added
-    to each model of a cell, and one that all cells of a trial have in common."""
-    rng, rows = np.random.default_rng(0), []
-    common = rng.normal(0, 0.05, n)
-    for cell, target, drawn in itertools.product(factor_grid(LEVELS, full=full), BITS, range(models)):
-        own = rng.normal(0, between) if between else 0.0
-        values = np.clip(share(cell, target) + own + common + rng.normal(0, noise, n), 0, 1)
-        for trial, value in enumerate(values):
-            row = {"protocol": protocol, **cell, "drawn": drawn, "target": target, "ber": ber, "trial": trial}
-            row |= {"n_inputs": 500}
-            row |= {"bits": BITS[target], "present": 2 * ber, "bits_flipped": 3.0, "deviated_0.01": value}
-            row |= {"deviated_0.1": value / 2, "median_change": np.inf if value > 0.5 else value, "spearman": 1 - value}
-            rows.append(row | {"nan_inputs": 0.0, "inf_inputs": 0.0})
+def drawn(lookup="corrected", *, density=0.001, dim=16, inputs=300):
+    """A model with the released look-up or not, of the same parameters, and its inputs."""
+    data = load_dataset(f"synthetic-dummy/{density:g}", rows=2 * inputs, seed=3)
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        sizes = {"width": 8, "depth": 2, "embedding_dim": dim, "as_released": lookup == "as_released"}
+        return build_model("dummy", data.schema, **sizes).eval(), data.train.head(inputs).batch()
+
+
+def forward(model, batch):
+    with torch.no_grad():
+        return model(batch.dense_features, batch.sparse_features).numpy()
+
+
+@pytest.mark.parametrize("lookup", ["corrected", "as_released"])
+@pytest.mark.parametrize("target", ["all", "mlp", "embedding", "dense_mlp", "deep_mlp"])
+def test_outputs_are_those_of_a_plain_forward_pass(lookup, target):
+    (model, batch), (plain, _) = drawn(), drawn(lookup)
+    outputs, moved = DummyOutputs(model, batch, lookup), 0
+    np.testing.assert_allclose(outputs.golden, forward(plain, batch), rtol=1e-5)
+    for seed in range(6):
+        ber = 1e-3 if target != "embedding" else (1e-5, 0.02)[lookup == "as_released"]
+        with inject(model, BitFlip(ber), target, seed=seed) as error_map:
+            found = outputs.under(error_map)
+        with inject(plain, BitFlip(ber), target, seed=seed):
+            expected = forward(plain, batch)
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
+        moved += not np.array_equal(found, outputs.golden)
+    assert moved
+    with inject(model, BitFlip(0.0), target, seed=0) as error_map:
+        assert np.array_equal(outputs.under(error_map), outputs.golden)
+
+
+def test_the_words_that_are_read():
+    model, batch = drawn()
+    mlp = 128 * 8 + 8 + 8 * 8 + 8 + 8 * 32 + 32 + 48 * 8 + 8 + 8 * 8 + 8 + 8 + 1
+    rows = len(set(batch.sparse_features.values().tolist()))
+    assert DummyOutputs(model, batch).words_read == {"all": mlp + 16 * rows, "mlp": mlp, "embedding": 16 * rows}
+    released = DummyOutputs(model, batch, "as_released")
+    assert released.words_read == {"all": mlp + 32, "mlp": mlp, "embedding": 32}
+
+
+def test_the_released_look_up_reads_rows_0_and_1_alone():
+    model, batch = drawn()
+    released, correct, hits = DummyOutputs(model, batch, "as_released"), DummyOutputs(model, batch), 0
+    for seed in range(20):
+        with inject(model, BitFlip(1e-3), "embedding", seed=seed) as error_map:
+            moved = not np.array_equal(released.under(error_map), released.golden)
+            assert not np.array_equal(correct.under(error_map), correct.golden)
+        hit = bool((error_map.word // 16 <= 1).any())
+        assert hit or not moved
+        hits += hit
+    assert 0 < hits < 20
+
+
+@pytest.fixture(scope="module")
+def injected():
+    """A table of trials, and what was injected for each of its error maps."""
+    calls, real = [], model_factors.inject
+
+    def recorded(model, error_model, target, *, seed):
+        calls.append((model, error_model, target, seed))
+        return real(model, error_model, target, seed=seed)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model_factors, "inject", recorded)
+        return dummy_trials([CELL, CELL | {"width": 16}], **OPTIONS), calls
+
+
+def test_trials_are_measured_on_the_maps_that_were_injected(injected):
+    table, calls = injected
+    correct = table[table["lookup"] == "corrected"]
+    assert len(table) == 2 * len(calls) == 2 * (2 * 2 * 3 * 2 * 2)
+    for row, (model, error_model, target, seed) in zip(correct.itertuples(), calls, strict=True):
+        assert (error_model.ber, target) == (row.ber, row.target)
+        data = load_dataset("synthetic-dummy/0.001", rows=385, seed=model_factors._derived(0, row.drawn))
+        batch = data.train.head(300).batch()
+        golden = forward(model, batch)
+        with inject(model, error_model, target, seed=seed) as error_map:
+            found = deviation(forward(model, batch), golden)
+        assert row.bits_flipped == error_map.bits and row.moved == pytest.approx(found["moved"], abs=0.01)
+        assert row.huge == found["huge"]
+
+
+def test_maps_are_nested_over_rates_and_independent_between_cells(injected):
+    _, calls = injected
+    by_rate = [calls[start::2] for start in (0, 1)]
+    for (model, low, target, seed), (_, high, _, same) in zip(*by_rate, strict=True):
+        assert seed == same
+        with inject(model, low, target, seed=seed) as few, inject(model, high, target, seed=seed) as many:
+            assert set(zip(few.tensor, few.word, strict=True)) <= set(zip(many.tensor, many.word, strict=True))
+    assert len({seed for *_, seed in calls}) == 2 * 2 * 3 * 2
+    assert len({id(model) for model, *_ in calls}) == 4
+
+
+def test_a_table_is_the_same_each_time_and_both_look_ups_share_maps(injected):
+    table, _ = injected
+    pd.testing.assert_frame_equal(dummy_trials([CELL, CELL | {"width": 16}], **OPTIONS), table)
+    correct, released = (table[table["lookup"] == name] for name in model_factors.LOOKUPS)
+    assert correct["bits_flipped"].tolist() == released["bits_flipped"].tolist()
+    assert set(correct["n_inputs"]) == {300} and set(released["n_inputs"]) == {100}
+    other = dummy_trials([CELL, CELL | {"width": 16}], **OPTIONS, seed=1)
+    assert other["bits_flipped"].tolist() != table["bits_flipped"].tolist()
+
+
+def test_a_huge_rmse_counts_flips_of_bit_30_in_words_that_are_read():
+    cell = {"width": 16, "depth": 1, "embedding_dim": 64, "density": 0.001}
+    options = {"bers": [1e-6], "targets": ["embedding"], "inputs": 800, "models": 2, "trials": 100}
+    calls, real = [], model_factors.inject
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            model_factors, "inject", lambda *given, seed: calls.append((given, seed)) or real(*given, seed=seed)
+        )
+        table = dummy_trials([cell], **options, progress=False)
+    table, expected = table[table["lookup"] == "corrected"], []
+    for drawn_model, ((model, error_model, target), seed) in zip(table["drawn"], calls, strict=True):
+        seed_of_data = model_factors._derived(0, drawn_model)
+        rows = load_dataset("synthetic-dummy/0.001", rows=1010, seed=seed_of_data).train.head(800).batch()
+        read = set(rows.sparse_features.values().tolist())
+        with inject(model, error_model, target, seed=seed) as error_map:
+            top = error_map.word[(error_map.mask >> np.uint64(30)) & np.uint64(1) == 1] // 64
+        expected.append(bool(read & set(top.tolist())))
+    assert np.mean(table["huge"] == expected) >= 0.99 and 0.1 < np.mean(expected) < 0.5
+    found = averaged(table, ["ber"]).iloc[0]
+    words = table.groupby("drawn")["words_read"].first()
+    assert found["formula"] == pytest.approx(np.mean([1 - (1 - 1e-6) ** int(number) for number in words]))
+    assert abs(found["huge"] - found["formula"]) < 3.5 * np.sqrt(0.25 / 200)
+
+
+@pytest.mark.parametrize(
+    ("scores", "found"),
+    [
+        ([1.0, 2.0, 4.0, 8.0], (0.0, 0.0, 0.0)),
+        ([1.0, 2.01, 4.3, 8.4], (0.5, np.sqrt((0.01**2 + 0.3**2 + 0.4**2) / 4), 0.0)),
+        ([1.0, 2.0, 4.0, 2e6 + 8], (0.25, 1e6, 0.0)),
+        ([1.0, 2.0, 4.0, 3e6], (0.25, (3e6 - 8) / 2, 1.0)),
+        ([1.0, np.nan, 4.0, np.inf], (0.5, np.inf, 1.0)),
+        ([3e38, -3e38, 4.0, 8.0], (0.5, 3e38 / np.sqrt(2), 1.0)),
+    ],
+)
+def test_measures_of_a_map(scores, found):
+    measured = deviation(np.array(scores, np.float32), np.array([1.0, 2.0, 4.0, 8.0], np.float32))
+    assert tuple(measured.values()) == pytest.approx(found, rel=1e-5)
+
+
+LEVELS = {"width": [64, 512], "depth": [1, 2], "embedding_dim": [64, 512], "density": [0.001, 0.01]}
+RATES = (1e-8, 1e-7, 1e-6)
+
+
+@pytest.fixture
+def made():
+    """Shares that are sums of known effects, which are larger by a tenth in the second of three models."""
+    rows = []
+    for cell, drawn_model, target, lookup, ber in itertools.product(
+        factor_grid(LEVELS), range(3), ("all", "mlp", "embedding"), model_factors.LOOKUPS, RATES
+    ):
+        wide, deep, large = cell["width"] == 512, cell["depth"] == 2, cell["embedding_dim"] == 512
+        scale = (1.1 if drawn_model == 1 else 1.0) * {1e-8: 0.01, 1e-7: 0.1, 1e-6: 1.0}[ber]
+        moved = 0.1 + 0.3 * wide + 0.05 * deep + 0.1 * large
+        huge = 0.2 + 0.1 * wide + 0.4 * large
+        if target == "embedding":
+            moved, huge = 0.02 * (1 + 5 * (cell["density"] == 0.01)), 0.4 * large
+        if lookup == "as_released":
+            moved, huge = moved / 2, huge / 4
+        row = {**cell, "drawn": drawn_model, "target": target, "trial": 0, "ber": ber, "bits_flipped": 3.0}
+        row |= {"lookup": lookup, "n_inputs": 100, "words_read": 1000, "rmse": 0.5}
+        rows.append(row | {"moved": scale * moved, "huge": scale * huge})
     return pd.DataFrame(rows)
 
 
-def effects(table, **options):
-    found = factor_trends(table, CLAIMS, ber=1e-6, **options)
-    return found[found["target"] == "all"].set_index("factor")
-
-
-def test_a_factor_with_which_robustness_falls():
-    found = effects(trials(lambda cell, _: 0.2 + 0.1 * np.log2(cell["width"] / 64)))
-    width = found.loc["width"]
-    assert width["low"] > 0 and width["up"] == 2 == width["steps"] and width["down"] == 0
-    assert (width["least"], width["greatest"], width["n"]) == (64, 256, 40)
-    assert width["at_least"] == pytest.approx(0.2, abs=0.03) and width["value"] == pytest.approx(0.2, abs=0.02)
-    assert width["low"] < 0.2 < width["high"]
-    # What a trial has in common at all levels (0.05) does not widen the interval; what differs does: 0.02 sqrt(2) / sqrt(40).
-    assert width["high"] - width["low"] == pytest.approx(2 * 2.02 * 0.0045, rel=0.4)
-    assert found.loc["depth", "low"] < 0 < found.loc["depth", "high"] and list(found.index) == [
-        "width",
-        "depth",
-    ]  # the others have one level
-
-
-def test_a_model_that_raised_deviates_in_all_outputs():
-    """Of 256 wide cells half of the trials raised: those that did not say nothing of width, and are not all there is."""
-    table = trials(lambda *_: 0.3)
-    assert effects(table).loc["width", "low"] < 0
-    raised = table.assign(
-        **{"deviated_0.01": table["deviated_0.01"].mask((table["width"] == 256) & (table["trial"] < 20))}
+def test_values_of_statements(made):
+    found = statement_values(made)
+    first = found[found["unit"] == 0]
+    of_first = {statement: group.set_index("part")["value"] for statement, group in first.groupby("statement")}
+    mean_moved, mean_huge = 0.1 + 0.15 + 0.025 + 0.05, 0.2 + 0.05 + 0.2  # at 1e-6, errors in all
+    rises = first[first["statement"] == "S1"].set_index("item")["value"]
+    assert rises.to_dict() == pytest.approx(
+        {
+            "moved outputs, 1e-08 to 1e-07": 0.09 * mean_moved,
+            "moved outputs, 1e-07 to 1e-06": 0.9 * mean_moved,
+            "huge RMSE, 1e-08 to 1e-07": 0.09 * mean_huge,
+            "huge RMSE, 1e-07 to 1e-06": 0.9 * mean_huge,
+        }
     )
-    width = effects(raised).loc["width"]
-    assert width["n"] == 40 and width["value"] == pytest.approx(0.35, abs=0.03) and width["low"] > 0
-    mlp = table["deviated_0.01"].mask((table["target"] == "mlp") & (table["trial"] < 20))
-    shares = component_shares(table.assign(**{"deviated_0.01": mlp}), ber=1e-6).iloc[0]
-    assert shares["n"] == 40 and shares["share"] == pytest.approx(0.65 / 0.95, abs=0.03)
+    parts = {f"{target}, {measure}, {lookup}": value for target in ("all", "mlp") for measure, lookup, value in (
+        ("moved outputs", "corrected", 0.3 - 0.1), ("moved outputs", "as released", 0.1),
+        ("huge RMSE", "corrected", 0.1 - 0.4), ("huge RMSE", "as released", -0.075),
+    )}  # fmt: skip
+    assert of_first["S3"].to_dict() == pytest.approx(parts)
+    assert of_first["S4"].tolist() == pytest.approx([0.05]) and of_first["S5"].tolist() == pytest.approx([6.0])
+    of_second = found[found["unit"] == 1].set_index("statement")["value"]
+    assert (of_second["S4"], of_second["S5"]) == pytest.approx((0.055, 6.0))
+    assert sorted(set(found["unit"])) == [0, 1, 2] and not found["value"].isna().any()
 
 
-def test_a_change_that_is_the_same_in_all_trials_is_not_certain():
-    table = trials(lambda cell, _: 0.2, noise=0.0)
-    table["deviated_0.01"] = 0.2 + 0.1 * np.log2(table["width"] / 64)
-    width = effects(table).loc["width"]
-    u = 1 - 0.05 ** (1 / 40)
-    assert (width["low"], width["high"]) == pytest.approx((0.2 - 1.2 * u, 0.2 + 0.8 * u))
-    shares = component_shares(table, ber=1e-6).iloc[0]
-    assert (
-        np.isnan([shares["share_low"], shares["share_high"]]).all()
-        and shares["per_bit_mlp_low"] < shares["per_bit_mlp"]
-    )
+def test_values_are_those_that_the_rules_ask_for(made):
+    from reproduce.statements import judge, load_rules
+
+    rules = [rule for rule in load_rules() if rule.figure == "02_model_factors"]
+    assert sorted(rule.statement for rule in rules) == ["S1", *["S3"] * 8, "S4", "S5"]
+    values = pd.concat([statement_values(made), statement_values(made.assign(drawn=made["drawn"] + 3))])
+    verdicts = judge(rules, {"02_model_factors": values})
+    said = verdicts[verdicts["item"] == ""].set_index(["statement", "part"])["verdict"]
+    assert said["S1", ""] == said["S4", ""] == "reproduced"
+    assert {part: word for part, word in said["S3"].items() if "huge" in part} == {
+        f"{target}, huge RMSE, {lookup}": "contradicted" for target in ("all", "mlp") for lookup in ("corrected", "as released")
+    }  # fmt: skip
+    assert all(word == "reproduced" for part, word in said["S3"].items() if "moved" in part)
 
 
-def test_the_unit_is_the_drawn_model():
-    """Models of one cell differ by 0.1: 8 of them do not show a difference of 0.05, however many trials each has."""
-    one = dict(n=200, models=8, between=0.1)
-    assert effects(trials(lambda cell, _: 0.3 + 0.05 * (cell["width"] == 256), **one)).loc["width", "low"] < 0
-    width = effects(trials(lambda cell, _: 0.3 + 0.3 * (cell["width"] == 256), **one)).loc["width"]
-    assert width["low"] > 0 and width["n"] == 8
-    # Student's t of 8 differences whose deviation is 0.1 sqrt(2).
-    assert width["high"] - width["low"] == pytest.approx(2 * 2.365 * 0.1 * np.sqrt(2) / np.sqrt(8), rel=0.5)
-    summary = deviation_summary(trials(lambda *_: 0.5, **one))
-    assert (summary["models"] == 8).all() and (summary["n"] == 1600).all()
-    assert (summary["deviated_0.01_high"] - summary["deviated_0.01_low"] > 0.04).all()
+def test_factors_with_one_level_give_no_values(made):
+    few = made[(made["depth"] == 1) & (made["density"] == 0.01) & (made["width"] == 64)]
+    assert set(statement_values(few)["statement"]) == {"S1"}
 
 
-def test_all_factors_together():
-    trends = factor_trends(trials(lambda cell, _: 0.2 + 0.1 * np.log2(cell["width"] / 64)), CLAIMS, ber=1e-6)
-    found = factors_claim(trends).set_index("target").loc["all"]
-    assert (found["low"], found["high"], found["n"]) == (0.5, 1, 2)
-    assert found["detail"] == "as claimed width; undecided depth"
-    both = factors_claim(trends.assign(value=0.2, low=0.1, high=0.3))
-    assert set(both["low"]) == {1} and both["detail"].tolist() == ["as claimed width, depth"] * 3
-    neither = factors_claim(trends.assign(value=-0.2, low=-0.3, high=-0.1))
-    assert set(neither["high"]) == {0} and neither["detail"][0] == "the reverse width, depth"
+def test_settings_in_which_depth_moves_more(made):
+    assert deeper_moves_more(made) == (8, 8)
+    less = made.assign(moved=made["moved"].mask((made["depth"] == 2) & (made["width"] == 64), 0.0))
+    assert deeper_moves_more(less) == (4, 8)
 
 
-def test_a_factor_that_goes_back_says_so():
-    shares = {64: 0.2, 128: 0.4, 256: 0.3}
-    found = effects(trials(lambda cell, _: shares[cell["width"]]))
-    assert found.loc["width", ["up", "down"]].tolist() == [1, 1] and found.loc["width", "low"] > 0
+def test_the_published_grid():
+    cells = factor_grid(LEVELS | {"width": [64, 128, 256, 512], "embedding_dim": [64, 128, 256, 512]})
+    assert len(cells) == 64 == len({tuple(cell.values()) for cell in cells})
 
 
-def test_a_factor_that_makes_robust_is_not():
-    found = effects(trials(lambda cell, _: 0.5 - 0.2 * (cell["depth"] - 1)))
-    assert found.loc["depth", "high"] < 0
+@pytest.mark.parametrize("levels", [[], [2, 1], [1, 1]])
+def test_levels_that_are_refused(levels):
+    with pytest.raises(ValueError, match=r"levels of depth must hold one value or more, ascending"):
+        factor_grid({"width": [1], "depth": levels})
+    with pytest.raises(ValueError, match=r"bers must hold one value or more, ascending, .* got"):
+        dummy_trials([CELL], **OPTIONS | {"bers": levels})
 
 
-def test_depends_in_either_direction():
-    table = trials(lambda cell, _: 0.5 - 0.2 * (cell["depth"] - 1))
-    found = factor_trends(table, {"depth": "differs", "width": "differs"}, ber=1e-6).set_index(["target", "factor"])
-    whole = factors_claim(found.reset_index()).set_index("target").loc["all"]
-    assert whole["detail"] == "as claimed depth; undecided width" and (whole["low"], whole["high"]) == (0.5, 1)
-
-
-def test_a_full_grid_averages_over_the_other_factors():
-    """Width matters at depth 2 alone: half of it shows in the mean, nothing around the middle (depth 1)."""
-    table = trials(lambda cell, _: 0.2 + 0.2 * (cell["depth"] == 2) * np.log2(cell["width"] / 64), full=True)
-    assert effects(table).loc["width", "value"] == pytest.approx(0.2, abs=0.02)
-    around = table[(table["depth"] == 1) | (table["width"] == 128)]
-    assert effects(around).loc["width", "low"] < 0
-
-
-def test_what_trends_refuse():
-    table = trials(lambda *_: 0.2)
-    with pytest.raises(ValueError, match="unknown factor 'widht'; did you mean 'width'"):
-        factor_trends(table, {"widht": "above"}, ber=1e-6)
-    with pytest.raises(ValueError, match="unknown claim of width 'rises'"):
-        factor_trends(table, {"width": "rises"}, ber=1e-6)
-    with pytest.raises(ValueError, match="unknown rate '1e-05'; did you mean '1e-06'"):
-        factor_trends(table, {"width": "above"}, ber=1e-5)
-
-
-def test_what_components_do_in_total_and_per_bit():
-    means = {"all": 0.5, "mlp": 0.3, "embedding": 0.1}
-    found = component_shares(trials(lambda _, target: means[target], noise=0.01), ber=1e-6)
-    assert len(found) == 4 and (found["effect"] == "more").all() and (found["bits_share"] == 0.1).all()
-    row = found.iloc[0]
-    assert row["share"] == pytest.approx(0.75, abs=0.03) and row["share_low"] < row["share"] < row["share_high"]
-    assert row["per_bit_mlp"] == pytest.approx(0.3 / (2e-6 * 100), rel=0.1)
-    assert row["per_bit_embedding"] == pytest.approx(0.1 / (2e-6 * 900), rel=0.15)
-    swapped = {"per_bit_mlp": found["per_bit_embedding"], "per_bit_embedding": found["per_bit_mlp"]}
-    less = found.assign(protocol="other", effect="less", **swapped)
-    claims = component_claims(pd.concat([found.assign(protocol="one"), less])).set_index("protocol")
-    assert claims[["value", "low", "high"]].values.tolist() == [[1, 1, 1], [0, 0, 0]]
-    assert claims.loc["one", "detail"].startswith("inputs that one wrong bit changes: 1.5e+05 % by mlp, ")
-
-
-@pytest.mark.parametrize(("silent", "ends"), [("embedding", (1.0, 1.0)), ("mlp", (0.0, 0.0))])
-def test_a_component_that_never_did_anything_may_yet(silent, ends):
-    table = trials(lambda *_: 0.3)
-    table.loc[table["target"] == silent, "deviated_0.01"] = 0.0
-    row = component_shares(table, ber=1e-6).iloc[0]
-    assert row["share"] == ends[0]
-    room = 1 - 0.05 ** (1 / 40)  # what 40 trials may have missed
-    reach = room / (room + 0.3)
-    width = row["share_high"] - row["share_low"]
-    assert width == pytest.approx(reach, abs=0.02) and row["share_low"] <= row["share"] <= row["share_high"]
-
-
-def test_nothing_deviated_anywhere():
-    table = trials(lambda *_: 0.3).assign(**{"deviated_0.01": 0.0})
-    found = component_shares(table, ber=1e-6)
-    assert found["share"].isna().all() and (found["effect"] == "unclear").all()
-    assert component_claims(found.assign(protocol="one"))[["low", "high"]].values.tolist() == [[0, 1]]
-    with pytest.raises(ValueError, match="no trials with errors in 'mlp' at 1e-06"):
-        component_shares(table[table["target"] != "mlp"], ber=1e-6)
-
-
-def test_summary():
-    table = trials(lambda _, target: {"all": 0.9, "mlp": 0.3, "embedding": 0.0}[target])
-    table.loc[table["target"] == "embedding", ["deviated_0.01", "median_change"]] = 0.0
-    table.loc[(table["target"] == "mlp") & (table["trial"] == 0), ["deviated_0.01", "deviated_0.1", "spearman"]] = (
-        np.nan
-    )
-    summary = deviation_summary(table).set_index(["width", "depth", "target"])
-    row = summary.loc[(128, 1, "all")]
-    assert row["median_change"] == row["median_change_low"] == np.inf and row["n"] == 40 and row["raised"] == 0
-    assert row["deviated_0.01_low"] < 0.9 < row["deviated_0.01_high"] and row["spearman"] == pytest.approx(
-        0.1, abs=0.03
-    )
-    assert summary.loc[(128, 1, "mlp"), "raised"] == 1 / 40
-    quiet = summary.loc[(128, 1, "embedding")]
-    assert quiet["deviated_0.01"] == 0 == quiet["median_change"]
-    assert quiet["deviated_0.01_high"] == pytest.approx(1 - 0.05 ** (1 / 40))  # all trials alike: not "surely 0"
+def test_a_density_there_is_not():
+    with pytest.raises(ValueError, match="unknown schema of synthetic-dummy '0.5'"):
+        dummy_trials([CELL | {"density": 0.5}], **OPTIONS)

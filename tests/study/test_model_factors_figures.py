@@ -1,123 +1,86 @@
 import itertools
+import json
 
 import matplotlib as mpl
+import numpy as np
 import pandas as pd
 import pytest
 
 from drsrobust import plots
 from drsrobust_study import figures
+from drsrobust_study.captions import dummy_details
+from drsrobust_study.figures.model_factors import percent
 
 mpl.use("Agg")
-MIDDLE = {"width": 128, "depth": 1, "embedding_dim": 64, "density": 0.01}
-CELLS = [
-    MIDDLE,
-    MIDDLE | {"width": 64},
-    MIDDLE | {"width": 256},
-    MIDDLE | {"depth": 2},
-    MIDDLE | {"depth": 2, "width": 64},
-]
-
-
-def ends(name, value):
-    return {name: value, f"{name}_low": value / 2, f"{name}_high": min(1.5 * value, 1.0)}
+WIDTHS, DIMS, DEPTHS, DENSITIES, RATES = (64, 128), (64, 256, 512), (1, 2), (0.001, 0.01), (1e-7, 1e-6)
 
 
 @pytest.fixture
-def summary():
+def table():
+    """Two models, one map each, of which huge: those of the first model in wide cells; of both at dimension 512."""
     rows = []
-    for protocol, cell, target, ber in itertools.product(
-        ("corrected", "as_released"), CELLS, ("all", "mlp", "embedding"), (1e-7, 1e-6)
+    for width, dim, depth, density, ber, drawn, target, lookup in itertools.product(
+        WIDTHS, DIMS, DEPTHS, DENSITIES, RATES, (0, 1), ("all", "mlp"), ("corrected", "as_released")
     ):
-        share = cell["width"] * cell["depth"] * ber * 1000 / (1 + (target != "all"))
-        row = {"protocol": protocol, **cell, "target": target, "ber": ber, "n": 40, "n_inputs": 500}
-        rows.append(row | ends("deviated_0.01", share) | ends("deviated_0.1", share / 2) | ends("spearman", 1 - share))
+        row = {"width": width, "depth": depth, "embedding_dim": dim, "density": density, "ber": ber, "drawn": drawn}
+        huge = float(lookup == "corrected" and ber == 1e-6 and (dim == 512 or (width == 128 and drawn == 0)))
+        row |= {"target": target, "lookup": lookup, "trial": 0, "words_read": 100_000, "bits_flipped": 2, "huge": huge}
+        row |= {"rmse": 1e9 if huge else 10.0 * depth + drawn, "moved": 0.1 * depth * (1 + (density == 0.01))}
+        rows.append(row | {"n_inputs": 500 if lookup == "corrected" else 100})
     return pd.DataFrame(rows)
 
 
-@pytest.fixture
-def shares():
-    rows = [
-        {"protocol": protocol, **cell, "n": 40, "bits_share": 0.05} | ends("share", cell["width"] / 300)
-        for protocol, cell in itertools.product(("corrected", "as_released"), CELLS)
-    ]
-    return pd.DataFrame(rows)
+def test_a_cell_of_a_heat_map_is_a_mean_over_depths_densities_and_models(table):
+    data = figures.model_factors_data(table)
+    assert len(data) == 2 * 2 * 2 * 3
+    cells = data[(data["target"] == "all") & (data["ber"] == 1e-6)].set_index(["width", "embedding_dim"])
+    assert cells["huge"].to_dict() == {
+        (64, 64): 0, (64, 256): 0, (64, 512): 1, (128, 64): 0.5, (128, 256): 0.5, (128, 512): 1,
+    }  # fmt: skip
+    assert (cells["maps"] == 8).all() and cells["moved"].tolist() == pytest.approx([0.225] * 6)
+    assert cells["formula"].tolist() == pytest.approx([1 - (1 - 1e-6) ** 100_000] * 6)
+    assert cells.loc[(64, 64), "rmse_of_others"] == pytest.approx(15.5)  # of 10, 11, 20, 21, twice each
+    assert cells.loc[(128, 64), "rmse_of_others"] == 16.0 and np.isnan(cells.loc[(64, 512), "rmse_of_others"])
 
 
-def test_the_middle_cell_stands_once_for_each_factor_that_varies(summary):
-    data = figures.model_factors_data(summary, MIDDLE)
-    assert data["factor"].drop_duplicates().tolist() == ["width", "depth"]  # the others have one level
-    first = data[(data["protocol"] == "corrected") & (data["target"] == "all") & (data["ber"] == 1e-6)]
-    assert first[["factor", "level"]].to_numpy().tolist() == [
-        ["width", 64], ["width", 128], ["width", 256], ["depth", 1], ["depth", 2],
-    ]  # fmt: skip
-    assert first["deviated_0.01"].tolist() == pytest.approx([0.064, 0.128, 0.256, 0.128, 0.256])
-    assert data["protocol"].drop_duplicates().tolist() == ["corrected", "as_released"]
+def test_a_heat_map_for_each_depth_and_density(table):
+    data = figures.model_factors_data(table[table["ber"] == 1e-6], over=())
+    assert len(data) == 2 * 2 * 3 * 4
+    means = data.groupby(["depth", "density"])["moved"].mean().to_dict()
+    assert means == pytest.approx({(1, 0.001): 0.1, (1, 0.01): 0.2, (2, 0.001): 0.2, (2, 0.01): 0.4})
 
 
-def drawn(ax):
-    return {round(float(y), 9) for series in ax.containers for y in series.lines[0].get_ydata()}
-
-
-def test_curves_over_rates(summary):
-    data = figures.model_factors_data(summary, MIDDLE)
+def test_what_is_drawn(table, tmp_path):
+    data = figures.model_factors_data(table)
     axes = plots.new_panels(2, rows=2, scale=0.5)
-    for ax, (protocol, factor) in zip(
-        axes, itertools.product(("corrected", "as_released"), ("width", "depth")), strict=True
-    ):
-        figures.model_factors(data, ax, factor=factor, protocol=protocol)
-    here = data[(data["factor"] == "width") & (data["protocol"] == "corrected") & (data["target"] == "all")]
-    assert drawn(axes[0]) == {round(value, 9) for value in here["deviated_0.01"]}
-    assert [text.get_text() for text in axes[0].get_legend().get_texts()] == ["64", "128", "256"]
-    assert axes[0].get_xscale() == axes[0].get_yscale() == "log" and axes[2].get_legend() is None
-    assert axes[0].get_title("left") == "MLP width" and axes[2].get_title("left") == ""
-    assert axes[2].get_ylabel().startswith("as in the published scripts") and axes[3].get_ylabel() == ""
+    for ax, (target, ber) in zip(axes, itertools.product(("all", "mlp"), RATES), strict=True):
+        figures.model_factors(data[(data["target"] == target) & (data["ber"] == ber)], ax, title=f"rate {ber:g}")
+    shares = axes[1].collections[0].get_array()
+    assert np.asarray(shares).tolist() == [[0, 0, 1], [0.5, 0.5, 1]]
+    assert [text.get_text() for text in axes[1].texts] == ["0", "0", "100", "50", "50", "100"]
+    assert [tick.get_text() for tick in axes[2].get_xticklabels()] == ["64", "256", "512"]
+    assert [tick.get_text() for tick in axes[0].get_yticklabels()] == ["width 64", "width 128"]
+    assert axes[1].get_title("left") == "rate 1e-06" and axes[3].get_title("left") == ""
+    assert (axes[0].get_ylabel(), axes[2].get_ylabel()) == ("errors in all parameters", "errors in the MLPs")
+    plots.save(axes[0], "map", data, "Maps.", folder=tmp_path)
+    words = json.loads((tmp_path / "data" / "map.json").read_text())
+    assert "from 0 at 64 (width 64) to 1 at 512 (width 64)" in words["alt"]
+    empty = figures.model_factors(data[:0])
+    assert not empty.collections and not empty.texts
 
 
-def test_a_share_of_zero_is_an_arrow_at_the_intervals_end(summary):
-    columns = ["deviated_0.01", "deviated_0.01_low"]
-    summary.loc[summary["ber"] == 1e-7, columns] = 0.0
-    ax = figures.model_factors(figures.model_factors_data(summary, MIDDLE), factor="depth")
-    arrows = [line for line in ax.lines if line.get_marker() == "v" and line.get_linestyle() == "None"]
-    assert sorted(float(y) for line in arrows for y in line.get_ydata()) == pytest.approx([0.0192, 0.0384])
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0, "0"), (1e-4, "<.1"), (5e-4, ".1"), (0.003, ".3"), (0.0094, ".9"), (0.0095, "1"), (0.016, "2"), (1, "100")],
+)
+def test_percent(share, text):
+    assert percent(share) == text
 
 
-def test_other_metrics(summary):
-    data = figures.model_factors_data(summary, MIDDLE)
-    ax = figures.model_factors(data, factor="width", value="spearman", target="mlp")
-    assert ax.get_yscale() == "linear" and ax.get_ylabel() == "fresh errors in each trial\nrank correlation"
-    assert "> 10 %" in figures.model_factors(data, factor="width", value="deviated_0.1").get_ylabel()
-
-
-def test_levels_by_target(summary):
-    data = figures.model_factors_data(summary, MIDDLE)
-    axes = plots.new_panels(2)
-    for ax, factor in zip(axes, ("width", "depth"), strict=True):
-        figures.model_factor_levels(data, ax, factor=factor, ber=1e-6)
-    assert drawn(axes[0]) == {3.2, 6.4, 12.8, 25.6}  # of 64, 128, 256 by errors in all, and half of that in each part
-    assert [tick.get_text() for tick in axes[1].get_xticklabels()] == ["1", "2"]
-    assert len(axes[0].figure.legends[0].get_texts()) == 3
-
-
-def test_contributions(shares):
-    data = figures.component_contribution_data(shares, MIDDLE)
-    axes = plots.new_panels(2)
-    for ax, protocol in zip(axes, ("corrected", "as_released"), strict=True):
-        figures.component_contribution(data, ax, protocol=protocol)
-    here = data[data["protocol"] == "corrected"]
-    bars = [patch.get_width() for patch in axes[0].patches]
-    assert bars[: len(here)] == pytest.approx((100 * here["share"]).tolist())
-    assert bars[len(here) :] == pytest.approx((100 - 100 * here["share"]).tolist())
-    names = [text.get_text() for text in axes[0].get_yticklabels()]
-    assert names == ["width 64", "width 128", "width 256", "depth 1", "depth 2"]
-    assert len(axes[1].figure.legends[0].get_texts()) == 3
-
-
-def test_what_is_refused(summary):
-    with pytest.raises(ValueError, match=r"no column 'deviated_0.01_low'"):
-        figures.model_factors_data(summary.drop(columns="deviated_0.01_low"), MIDDLE)
-    with pytest.raises(
-        ValueError, match="one level of each of width, depth, embedding_dim, density; one factor needs several"
-    ):
-        figures.model_factors_data(summary[(summary["width"] == 128) & (summary["depth"] == 1)], MIDDLE)
-    with pytest.raises(ValueError, match="unknown factor 'widht'; did you mean 'width'"):
-        figures.model_factors(figures.model_factors_data(summary, MIDDLE), factor="widht")
+def test_details(table):
+    text = dummy_details(table)
+    assert text.startswith(
+        "Data: synthetic-dummy (generated inputs, not real clicks), densities 0.001, 0.01; 500 inputs"
+    )
+    assert "(100 with the released look-up)" in text and "2 drawn per cell; 2 error maps per cell" in text
+    assert "released" not in dummy_details(table.assign(n_inputs=500))

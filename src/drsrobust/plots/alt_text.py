@@ -116,7 +116,8 @@ def _is_map(ax: "Axes") -> bool:
 def _rows_of_map(ax: "Axes") -> dict[str | None, tuple[np.ndarray, list[str]]]:
     grid = next(part for part in ax.collections if isinstance(part, QuadMesh))
     edges = grid.get_coordinates()[0, :, 0]
-    columns = np.array([f"{place:g}" for place in (edges[:-1] + edges[1:]) / 2])
+    names = _names(ax.xaxis, numbers=True) or {}
+    columns = np.array([names.get(place, f"{place:g}") for place in ((edges[:-1] + edges[1:]) / 2).tolist()])
     values = np.ma.filled(np.ma.masked_invalid(grid.get_array()), np.nan)
     rows = [(name, row, np.isfinite(row)) for name, row in zip(_names(ax.yaxis).values(), values, strict=True)]
     return {name: (row[has_value], list(columns[has_value])) for name, row, has_value in rows if has_value.any()}

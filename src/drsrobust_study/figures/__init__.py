@@ -47,13 +47,7 @@ from drsrobust_study.figures.mitigations import (
     recovery_rows,
     recovery_rows_data,
 )
-from drsrobust_study.figures.model_factors import (
-    component_contribution,
-    component_contribution_data,
-    model_factor_levels,
-    model_factors,
-    model_factors_data,
-)
+from drsrobust_study.figures.model_factors import model_factors, model_factors_data
 from drsrobust_study.figures.number_formats import format_classes, number_formats, number_formats_data
 from drsrobust_study.figures.one_flip import one_flip
 from drsrobust_study.figures.part_curves import part_curves, rates_at_loss
@@ -83,8 +77,6 @@ __all__ = [
     "bit_sensitivity_data",
     "clean_auc",
     "clean_auc_data",
-    "component_contribution",
-    "component_contribution_data",
     "component_pvf",
     "component_pvf_data",
     "error_shapes",
@@ -104,7 +96,6 @@ __all__ = [
     "memory_fault_loss",
     "memory_fault_loss_data",
     "memory_fault_years",
-    "model_factor_levels",
     "model_factors",
     "model_factors_data",
     "number_formats",
