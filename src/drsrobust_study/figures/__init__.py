@@ -65,13 +65,9 @@ from drsrobust_study.figures.model_factors import (
 from drsrobust_study.figures.number_formats import format_classes, number_formats, number_formats_data
 from drsrobust_study.figures.one_flip import one_flip
 from drsrobust_study.figures.probe_rows import probe_coverage, probe_latency
-from drsrobust_study.figures.protection import (
-    protection_cost,
-    protection_cost_data,
-    protection_front,
-    protection_front_data,
-)
+from drsrobust_study.figures.protection import protection_front, protection_front_data
 from drsrobust_study.figures.protection_plan import protection_plan, protection_plan_data
+from drsrobust_study.figures.recovery_curves import given_back, recovery_curves, recovery_curves_data
 from drsrobust_study.figures.training_errors import training_actions, training_detection, training_losses
 
 __all__ = [
@@ -102,6 +98,7 @@ __all__ = [
     "fault_assumptions_data",
     "fleet_tail",
     "format_classes",
+    "given_back",
     "injection_speed",
     "injection_speed_data",
     "layer_loss",
@@ -124,8 +121,6 @@ __all__ = [
     "one_flip",
     "probe_coverage",
     "probe_latency",
-    "protection_cost",
-    "protection_cost_data",
     "protection_front",
     "protection_front_data",
     "protection_places",
@@ -133,6 +128,8 @@ __all__ = [
     "protection_plan",
     "protection_plan_data",
     "protection_ranking",
+    "recovery_curves",
+    "recovery_curves_data",
     "recovery_rows",
     "recovery_rows_data",
     "row_loss",
