@@ -52,7 +52,6 @@ from drsrobust_study.figures.memory_faults import (
 from drsrobust_study.figures.mitigations import (
     protection_places,
     protection_places_data,
-    recovery_rows,
     recovery_rows_data,
 )
 from drsrobust_study.figures.model_factors import (
@@ -130,7 +129,6 @@ __all__ = [
     "protection_ranking",
     "recovery_curves",
     "recovery_curves_data",
-    "recovery_rows",
     "recovery_rows_data",
     "row_loss",
     "row_loss_data",

@@ -37,7 +37,7 @@ def protection_front_data(points: "pd.DataFrame") -> "pd.DataFrame":
     Args:
         points: `cost_benefit`, of one rate, target and model.
     """
-    keys = ["model", "dataset", "protocol", "target", "ber", "mitigation", "n"]
+    keys = ["model", "dataset", "protocol", "target", "ber", "mitigation", "n", "auc_golden"]
     names, ends = ("lost", "gained", "recovery", "overhead_percent"), ("", "_low", "_high")
     columns = [*keys, *(f"{name}{end}" for name in names for end in ends)]
     data = points[[*columns, "stored_bits", "stored_percent", "timed", "front"]]

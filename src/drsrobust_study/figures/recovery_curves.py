@@ -26,26 +26,23 @@ if TYPE_CHECKING:
 
 _STYLES = {NONE: {"color": "#000000", "marker": "o", "linestyle": "-"}}
 _STYLES |= {name: series_style(index) for index, name in enumerate((CLIPPING, *CODES))}
-_STATED = (0.05, 0.30)  # what clipping and selective bit protection give back in the study
+_SHADE, _STATED = "#DDDDD5", (0.05, 0.30)  # what clipping and selective bit protection give back in the study
 _LABELS = {"share": "share of the lost\nAUC given back", "points": "AUC given back"}
 
 
 def recovery_curves_data(points: "pd.DataFrame") -> "pd.DataFrame":
     """What `recovery_curves` and `given_back` draw: one row per model, data set, protection and rate, with means and 95 %
-    intervals over trained models of `auc`, `share` and `points`.
+    intervals over trained models of `auc`, `share` and `points`; `golden` and `lost`, means without errors and protection;
+    `trainings`, and `counted`: whether S13 and S14 are judged by the cell.
 
     Args:
         points: `study.recovery_curves.recovery_points`.
-
-    Returns:
-        also `golden` and `lost` without protection (means), `trainings`, and `counted`: whether statements are judged by the cell.
     """
     import pandas as pd
 
-    rows, keys = [], ["model", "dataset", "mitigation", "ber"]
-    counted = set(counted_cells(points).index)
+    rows, keys, counted = [], ["model", "dataset", "mitigation", "ber"], set(counted_cells(points).index)
     for key, group in points.groupby(keys, sort=False):
-        row = dict(zip(keys, key, strict=True)) | {"golden": group["golden"].mean(), "lost": group["lost"].mean()}
+        row = dict(zip(keys, key, strict=True)) | group[["golden", "lost"]].mean().to_dict()
         for name in ("auc", "share", "points"):
             ends = mean_interval(group[name], group[f"{name}_error"])
             row |= zip((name, f"{name}_low", f"{name}_high"), ends, strict=True)
@@ -64,21 +61,13 @@ def recovery_curves(data: "pd.DataFrame", ax: "Axes | None" = None, *, model: st
     """
     rows = data[(data["model"] == model) & (data["dataset"] == dataset)]
     for index, (name, style) in enumerate(_STYLES.items()):
-        curve = rows[rows["mitigation"] == name].sort_values("ber")
-        options = style | {"markersize": 3.5, "linewidth": 1.3, "elinewidth": 0.9, "capsize": 1.5}
-        place = curve["ber"] * apart(index, len(_STYLES))
-        ax.errorbar(place, curve["auc"], yerr=interval(curve, "auc"), **options)
-    if rows.empty:
-        ax.text(0.5, 0.5, "not run", ha="center", transform=ax.transAxes)
-    elif CLIPPING not in set(rows["mitigation"]):
-        ax.text(0.04, 0.09, "nothing to clip", transform=ax.transAxes, color="#555555")
+        curve, place = rows[rows["mitigation"] == name].sort_values("ber"), apart(index, len(_STYLES))
+        bars = {"yerr": interval(curve, "auc"), "elinewidth": 0.9, "capsize": 1.5}
+        ax.errorbar(curve["ber"] * place, curve["auc"], **style | bars | {"markersize": 3.5, "linewidth": 1.3})
+    if CLIPPING not in set(rows["mitigation"]):
+        ax.text(0.04, 0.09, "not run" if rows.empty else "nothing to clip", transform=ax.transAxes, color="#555555")
     ax.axhline(0.5, linestyle=":", **GUIDE)
-    ends = (data["ber"].min(), data["ber"].max())
-    ax.set(xscale="log", xlabel="bit error rate", ylabel=f"AUC,\n{display_name(dataset)}")
-    ax.set_xticks(ends, [plain_number(end) for end in ends])
-    if at_edge(ax, "first_row"):
-        ax.set_title(display_name(model))
-    ax.label_outer()
+    _finish(ax, data, title=display_name(model), ylabel=f"AUC,\n{display_name(dataset)}")
     if at_edge(ax, "last_row", "last_col"):
         names = {NONE: UNPROTECTED}
         legend_outside(ax, [Line2D([], [], label=names.get(name, name), **style) for name, style in _STYLES.items()])
@@ -87,8 +76,8 @@ def recovery_curves(data: "pd.DataFrame", ax: "Axes | None" = None, *, model: st
 
 @styled
 def given_back(data: "pd.DataFrame", ax: "Axes | None" = None, *, mitigation: str, quantity: str = "share") -> "Axes":
-    """What a protection gives back, with its interval over trained models, a point per cell (model x data set x rate) that loses
-    over 0.005 AUC; the shaded band is what the study states. Points of the first data set are filled.
+    """What a protection gives back, with its interval over trained models, a point per cell (model x data set x rate) that
+    loses over 0.005 AUC; the shaded band is what the study states. Points of the first data set are filled.
 
     Args:
         data: `recovery_curves_data`.
@@ -97,28 +86,30 @@ def given_back(data: "pd.DataFrame", ax: "Axes | None" = None, *, mitigation: st
         quantity: `share`, of the lost AUC, or `points`, as AUC.
     """
     models, sets = list(dict.fromkeys(data["model"])), list(dict.fromkeys(data["dataset"]))
-    styles, rows = series_styles(models), data[(data["mitigation"] == mitigation) & data["counted"]]
-    shown = [{"markeredgecolor": None}, {"markerfacecolor": "white"}]
+    point, hollow = {"linestyle": "none", "markersize": 4.5}, {"markerfacecolor": "white"}
+    styles = {model: style | point for model, style in series_styles(models).items()}
+    rows = data[(data["mitigation"] == mitigation) & data["counted"]]
     for (model, dataset), cell in rows.groupby(["model", "dataset"], sort=False):
-        number = sets.index(dataset) * len(models) + models.index(model)
-        place = cell["ber"] * apart(number, len(sets) * len(models), step=0.07)
-        style = {key: styles[model][key] for key in ("color", "marker")} | shown[sets.index(dataset) > 0]
-        bars = {"yerr": interval(cell, quantity), "elinewidth": 0.8, "linestyle": "none", "markersize": 4.5}
-        ax.errorbar(place, cell[quantity], **style | bars)
-    ax.axhspan(*_STATED, color="#DDDDD5", zorder=0, lw=0)
+        place = apart(sets.index(dataset) * len(models) + models.index(model), len(sets) * len(models), step=0.07)
+        style = styles[model] | (hollow if sets.index(dataset) else {})
+        ax.errorbar(cell["ber"] * place, cell[quantity], yerr=interval(cell, quantity), elinewidth=0.8, **style)
+    ax.axhspan(*_STATED, color=_SHADE, zorder=0, lw=0)
     ax.axhline(0, linestyle="-", **GUIDE)
+    _finish(ax, data, title=mitigation, ylabel=_LABELS[quantity])
+    if at_edge(ax, "last_row", "last_col"):
+        handles = [Line2D([], [], label=name, **styles[name]) for name in models]
+        own = [point | (hollow if index else {}) for index in range(len(sets))]
+        handles += [
+            Line2D([], [], label=name, marker="o", color="#444444", **one) for name, one in zip(sets, own, strict=True)
+        ]
+        legend_outside(ax, [*handles, Patch(color=_SHADE, lw=0, label="5 to 30 %, as stated")])
+    return ax
+
+
+def _finish(ax: "Axes", data: "pd.DataFrame", *, title: str, ylabel: str) -> None:
     ends = (data["ber"].min(), data["ber"].max())
-    ax.set(xscale="log", xlim=(ends[0] / 2, ends[1] * 2), xlabel="bit error rate", ylabel=_LABELS[quantity])
+    ax.set(xscale="log", xlim=(ends[0] / 2, ends[1] * 2), xlabel="bit error rate", ylabel=ylabel)
     ax.set_xticks(ends, [plain_number(end) for end in ends])
     if at_edge(ax, "first_row"):
-        ax.set_title(mitigation)
+        ax.set_title(title)
     ax.label_outer()
-    if at_edge(ax, "last_row", "last_col"):
-        line = {"linestyle": "none", "markersize": 5}
-        handles = [Line2D([], [], label=name, **styles[name] | line) for name in models]
-        handles += [
-            Line2D([], [], label=name, marker="o", color="#444444", **line | shown[index > 0])
-            for index, name in enumerate(sets)
-        ]
-        legend_outside(ax, [*handles, Patch(color="#DDDDD5", lw=0, label="5 to 30, as stated")])
-    return ax
