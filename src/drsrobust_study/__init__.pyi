@@ -18,6 +18,7 @@ from . import part_curves as part_curves
 from . import probe_rows as probe_rows
 from . import protection as protection
 from . import protection_plan as protection_plan
+from . import recovery_curves as recovery_curves
 from . import rounding as rounding
 from . import statements as statements
 from . import trained as trained

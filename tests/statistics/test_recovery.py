@@ -12,9 +12,8 @@ from drsrobust.evaluation import clean_cost
 from drsrobust.mitigation.memory.base import storage_overhead
 from drsrobust.statistics.intervals import rule_of_three
 from drsrobust.statistics.recovery import recovery
-from drsrobust.statistics.summary import summarise
 from drsrobust_study.as_released import AppliedTooEarly
-from drsrobust_study.protection import best_recovery, cheapest, cost_benefit, front, max_safe_rate
+from drsrobust_study.protection import cost_benefit, front
 
 GOLDEN = 0.8
 
@@ -94,8 +93,6 @@ def test_survivors_alone_show_no_recovery():
     row = recovery(pd.concat([trials("none", faulty), trials("a", guarded)])).iloc[0]
     assert row["recovery"] == pytest.approx(1) and row["recovery_low"] < 1 - 0.08 / 0.3 < row["recovery_high"]
     assert row["auc"] == pytest.approx(GOLDEN) and row["auc_low"] < 0.9 * GOLDEN
-    claim = best_recovery(recovery(pd.concat([trials("none", faulty), trials("a", guarded)])), 0.9)
-    assert claim["reason"].tolist() == ["the interval is wider than 0.4"]
     fragile = recovery(pd.concat([trials("none", guarded), trials("a", faulty)])).iloc[0]
     assert fragile["lost"] == 0 and fragile["lost_high"] > 0.08 and fragile["auc_faulty_low"] < 0.9 * GOLDEN
 
@@ -168,72 +165,6 @@ def test_intervals_cover_as_often_as_they_say():
     assert all(count / runs >= 0.89 for count in hits.values()), hits
 
 
-def test_up_to():
-    def rows(protocol, *values):
-        names = ["model", "dataset", "protocol", "mitigation", "ber", "recovery", "recovery_low", "recovery_high"]
-        return pd.DataFrame([("m", "d", protocol, *one) for one in values], columns=names).assign(lost=0.2, n=60)
-
-    nan = (np.nan,) * 3
-    found = pd.concat(
-        [
-            rows("reached", ("a", 1e-3, 0.2, 0.1, 0.3), ("b", 1e-4, 0.5, 0.31, 0.7), ("c", 1e-2, 0.9, -2, 3)),
-            rows("may be", ("a", 1e-3, 0.2, 0.05, 0.4)),
-            rows("unclear", ("a", 1e-3, 0.15, -0.05, 0.32)),
-            rows("below", ("a", 1e-3, 0.1, 0.02, 0.2)),
-            rows("wide", ("a", 1e-3, 0.35, 0.1, 0.6)),
-            rows("little", ("a", 1e-3, 0.35, 0.3, 0.4)).assign(lost=0.005),
-            rows("blank", ("a", 1e-3, *nan)),
-        ]
-    )
-    best = best_recovery(found, 0.3).set_index("protocol")
-    assert (best.loc[["reached", "may be", "unclear", "below"], "reason"] == "").all()
-    reasons = best.loc[["wide", "little", "blank"], "reason"].tolist()
-    assert reasons == ["the interval is wider than 0.4", "errors cost 0.005 AUC, under 0.01", "nothing lost"]
-    assert best.loc["reached", ["mitigation", "ber", "value", "conditions", "n"]].tolist() == ["b", 1e-4, 0.5, 3, 60]
-    assert best.loc["reached", "detail"] == "b at 1e-4, best of 3"
-    both = pd.concat([found, found.assign(dataset="e", recovery=found["recovery"] + 0.1)])  # with equal index labels
-    joint = best_recovery(both, 0.3, by=["model", "protocol"]).set_index("protocol")
-    assert joint.loc["reached", ["dataset", "value"]].tolist() == ["d", 0.5]
-    assert best.loc["below", "detail"] == "a at 0.001, best of 1"
-
-
-@pytest.mark.parametrize(
-    ("lost", "reason"),
-    [(0.31, ""), (0.26, "errors cost at most 0.26 AUC, the claim is 0.3")],
-)
-def test_what_was_not_lost_cannot_come_back(lost, reason):
-    columns = ["model", "dataset", "protocol", "mitigation", "ber", "lost", "gained", "gained_low", "gained_high"]
-    found = pd.DataFrame([("m", "d", "p", "a", 1e-3, lost, 0.25, 0.24, 0.26)], columns=columns)
-    found = found.assign(raised=0.0, lost_high=0.4, n=60)
-    assert best_recovery(found, 0.3, "gained")["reason"].tolist() == [reason]
-    assert best_recovery(found.assign(raised=0.1), 0.3, "gained")["reason"].tolist() == [""]  # what they lost counts
-
-
-def test_kept_within_stops_at_the_first_rate_that_is_not_sure():
-    near = [0.8] * 3999 + [0.80001]  # so many, since none is harmed
-    aucs = {1e-6: [0.8] * 3, 1e-5: near, 1e-4: [0.8, 0.79, 0.8], 1e-3: near, 1e-2: [0.6, 0.61, 0.62]}
-    table = pd.concat([trials("a", values, ber) for ber, values in aucs.items()] + [trials("none", [0.5, 0.51], 1e-5)])
-    kept = max_safe_rate(summarise(table)).set_index("mitigation")
-    assert kept.loc["a", ["kept_to", "held_to", "lost_from"]].tolist() == [1e-5, 1e-5, 1e-2]
-    assert np.isnan(kept.loc["none", "kept_to"]) and kept.loc["none", "lost_from"] == 1e-5
-    assert max_safe_rate(summarise(table), loss=0.5).set_index("mitigation").loc["a", "kept_to"] == 1e-2
-    alike = max_safe_rate(summarise(table[table["rate"] == 1e-6])).iloc[0]
-    assert np.isnan(alike["kept_to"]) and np.isnan(alike["lost_from"])  # three trials that agree show nothing
-    storage = pd.DataFrame({"mitigation": ["b", "a"], "stored_percent": [1.0, 2.0]})
-    kept.loc["b"] = kept.loc["a"].to_dict() | {"kept_to": 1e-4}
-    choice = cheapest(kept.reset_index(), storage, [1e-5, 1e-4, 1e-3])
-    assert choice["stored_percent"].tolist()[:2] == [1.0, 1.0] and choice["mitigation"].isna().tolist() == [0, 0, 1]
-    assert choice["lost"].all() and choice["mitigation"].tolist()[:2] == ["b", "b"]
-
-
-def test_what_raises_is_not_kept():
-    near = [0.8] * 3999 + [0.80001]
-    aucs = {1e-5: near, 1e-4: [*near[:-1], None], 1e-3: near, 1e-2: [None] * 15}
-    table = pd.concat([trials("a", values, ber) for ber, values in aucs.items()])
-    kept = max_safe_rate(summarise(table)).iloc[0]
-    assert kept[["kept_to", "lost_from"]].tolist() == [1e-5, 1e-2]
-
-
 def test_front_and_prices():
     points = pd.DataFrame({"recovery": [0.9, 0.9, 0.5, 0.95, np.nan], "time": [1, 1, 0, 9, 0], "bits": [5, 6, 9, 5, 0]})
     assert front(points, "recovery", ["time", "bits"]).tolist() == [True, False, True, True, False]
@@ -286,9 +217,6 @@ def test_labels_that_are_there_twice_are_refused():
     times = pd.DataFrame({"mitigation": ["a"], "overhead_percent": [1.0]})
     with pytest.raises(ValueError, match="a is in several rows; .*names of their own"):
         cost_benefit(pd.DataFrame({"mitigation": ["a"], "recovery": [0.9]}), storage, times)
-    kept = pd.DataFrame({"mitigation": ["none", "a", "a"], "kept_to": [1e-5, 1e-4, 1e-3], "lost_from": 1e-4})
-    with pytest.raises(ValueError, match="a is in several rows; .*names of their own"):
-        cheapest(kept, storage[:1], [1e-4])
 
 
 class Refuses(dr.mitigation.Mitigation):

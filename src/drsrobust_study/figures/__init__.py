@@ -41,24 +41,15 @@ from drsrobust_study.figures.memory_faults import (
     memory_fault_years,
     protection_ranking,
 )
-from drsrobust_study.figures.mitigations import (
-    protection_places,
-    protection_places_data,
-    recovery_rows,
-    recovery_rows_data,
-)
+from drsrobust_study.figures.mitigations import protection_places, protection_places_data, recovery_rows_data
 from drsrobust_study.figures.model_factors import model_factors, model_factors_data
 from drsrobust_study.figures.number_formats import format_classes, number_formats, number_formats_data
 from drsrobust_study.figures.one_flip import one_flip
 from drsrobust_study.figures.part_curves import part_curves, rates_at_loss
 from drsrobust_study.figures.probe_rows import probe_coverage, probe_latency
-from drsrobust_study.figures.protection import (
-    protection_cost,
-    protection_cost_data,
-    protection_front,
-    protection_front_data,
-)
+from drsrobust_study.figures.protection import protection_front, protection_front_data
 from drsrobust_study.figures.protection_plan import protection_plan, protection_plan_data
+from drsrobust_study.figures.recovery_curves import given_back, recovery_curves, recovery_curves_data
 from drsrobust_study.figures.training_errors import training_actions, training_detection, training_losses
 
 __all__ = [
@@ -85,6 +76,7 @@ __all__ = [
     "fault_assumptions_data",
     "fleet_tail",
     "format_classes",
+    "given_back",
     "injection_speed",
     "injection_speed_data",
     "layer_loss",
@@ -104,8 +96,6 @@ __all__ = [
     "part_curves",
     "probe_coverage",
     "probe_latency",
-    "protection_cost",
-    "protection_cost_data",
     "protection_front",
     "protection_front_data",
     "protection_places",
@@ -114,7 +104,8 @@ __all__ = [
     "protection_plan_data",
     "protection_ranking",
     "rates_at_loss",
-    "recovery_rows",
+    "recovery_curves",
+    "recovery_curves_data",
     "recovery_rows_data",
     "row_loss",
     "row_loss_data",

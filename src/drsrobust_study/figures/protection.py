@@ -1,4 +1,4 @@
-"""Cost of mitigations against the AUC that they keep or recover."""
+"""What mitigations recover against what they cost."""
 
 import re
 import textwrap
@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
-from drsrobust.plots.curves import NONE, mitigation_label, refuse_one_label
+from drsrobust.plots.curves import mitigation_label
 from drsrobust.plots.style import COLOURS, SMALLEST, styled
 from drsrobust_study.findings import number
 
@@ -32,73 +31,13 @@ _POINT = 6.0  # half the side of the square around a point that stays free
 _CROSSED = 200.0  # square pixels of overlap that are as bad as a line over a point or another line
 
 
-def protection_cost_data(safe_rates: "pd.DataFrame", costs: "pd.DataFrame") -> "pd.DataFrame":
-    """What `protection_cost` draws: one row per mitigation, the least storage first.
-
-    Args:
-        safe_rates: `max_safe_rate`, of one model and protocol.
-        costs: `storage_overhead` of the same mitigations; others store nothing.
-    """
-    refuse_one_label(safe_rates)
-    data = safe_rates.merge(costs, on="mitigation", how="left").fillna({"stored_bits": 0, "stored_percent": 0.0})
-    data["order"] = data["mitigation"] != NONE
-    data = data.sort_values(["order", "stored_percent", "held_to"], kind="stable", na_position="first")
-    columns = ["model", "dataset", "protocol", "target", "mitigation", "stored_bits", "stored_percent"]
-    return data[[*columns, "kept_to", "held_to", "lost_from"]].reset_index(drop=True)
-
-
-@styled
-def protection_cost(data: "pd.DataFrame", ax: "Axes | None" = None, *, lowest: float, loss: float = 0.001) -> "Axes":
-    """The bit error rate up to which each mitigation keeps the AUC, with its storage: a bar to the highest rate at which the
-    loss is clearly within the limit, a cross at the lowest rate at which it clearly is not, and a thin line where trials
-    cannot tell.
-
-    Args:
-        lowest: the lowest rate that was tried, where all bars begin.
-        loss: allowed loss of AUC.
-    """
-    place = np.arange(len(data))[::-1]
-    start = lowest / 3
-    highest = np.nanmax([lowest, *data["held_to"], *data["lost_from"], *data["kept_to"]])
-    kept = {"color": COLOURS[0], "lw": 0, "label": f"at most {loss:g} AUC lost"}
-    unknown = {"color": "#888888", "linestyle": (0, (1, 1.5)), "linewidth": 1.6, "label": "too few trials to tell"}
-    cross = {"marker": "x", "markersize": 7, "markeredgewidth": 2, "linestyle": "", "color": COLOURS[1]}
-    cross["label"] = f"over {loss:g} AUC lost"
-    labels, handles = [], {}
-    for y, row in zip(place, data.itertuples(), strict=True):
-        is_kept, is_lost = row.kept_to == row.kept_to, row.lost_from == row.lost_from
-        if is_kept:
-            ax.barh(y, row.kept_to - start, left=start, height=0.56, **kept)
-            handles["kept"] = Patch(**kept)
-        ends = (row.kept_to if is_kept else start, row.lost_from if is_lost else highest)
-        if ends[1] > ends[0]:
-            (handles["unknown"],) = ax.plot(ends, [y, y], zorder=1.5, **unknown)
-        if is_lost:
-            (handles["lost"],) = ax.plot(row.lost_from, y, **cross)
-        cost = f"  (+{row.stored_percent:.2g} %)" if row.stored_percent else ", ideal"
-        labels.append(mitigation_label(row.mitigation) + ("" if row.mitigation == NONE else cost))
-    handles = [handles[name] for name in ("kept", "unknown", "lost") if name in handles]
-    ax.set_yticks(place, labels)
-    ax.set_ylim(-0.6, len(data) - 0.4)
-    ax.set_xscale("log")
-    ax.set_xlim(start, 2.2 * highest)
-    ax.grid(False, axis="y")
-    ax.set_xlabel("bit error rate (flips per stored bit)")
-    ax.set_ylabel("protected bits (extra stored bits)")
-    tight = {"columnspacing": 1.0, "handletextpad": 0.5, "handlelength": 1.5, "borderaxespad": 0.1}
-    ax.legend(handles=handles, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, **tight)
-    if len(data):
-        ax.set_title(f"{data['model'].iloc[0]} on {data['dataset'].iloc[0]}", pad=24)
-    return ax
-
-
 def protection_front_data(points: "pd.DataFrame") -> "pd.DataFrame":
     """What `protection_front` draws: one row per mitigation, the most recovery first.
 
     Args:
         points: `cost_benefit`, of one rate, target and model.
     """
-    keys = ["model", "dataset", "protocol", "target", "ber", "mitigation", "n"]
+    keys = ["model", "dataset", "protocol", "target", "ber", "mitigation", "n", "auc_golden"]
     names, ends = ("lost", "gained", "recovery", "overhead_percent"), ("", "_low", "_high")
     columns = [*keys, *(f"{name}{end}" for name in names for end in ends)]
     data = points[[*columns, "stored_bits", "stored_percent", "timed", "front"]]
