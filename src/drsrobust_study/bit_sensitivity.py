@@ -37,7 +37,7 @@ def exponent_flips(models: "Sequence[nn.Module]") -> "pd.DataFrame":
     rows = []
     for model in models:
         before = np.concatenate([np.empty(0, np.float32), *(word for _, word in _words(model))])
-        for bit in range(30, 22, -1):
+        for bit in range(30, 22, -1) if len(before) else ():
             after = np.abs(flipped(before, bit))
             shares = {"infinite": np.isinf(after), "nan": np.isnan(after), "smaller": after < np.abs(before)}
             shares["huge"] = np.isfinite(after) & (after > 1e30)

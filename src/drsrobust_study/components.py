@@ -326,7 +326,7 @@ def statement_values(losses: "pd.DataFrame") -> "pd.DataFrame":
     for (model, dataset, seed), parts in losses.groupby(["model", "dataset", "train_seed"], sort=False):
         if model in S20_MODELS and {MLP, TABLE} <= {*parts["part"]}:
             value, error = _ratio(parts.set_index("part"), MLP, TABLE)
-            row = {"statement": "S20", "dataset": dataset.partition("/")[0], "item": model, "unit": seed}
+            row = {"statement": "S20", "part": "", "dataset": dataset.partition("/")[0], "item": model, "unit": seed}
             rows.append(row | {"what": "per flip, MLPs over tables", "value": value, "error": error})
     return statements.values(rows).drop_duplicates(["dataset", "item", "unit"], ignore_index=True)
 
@@ -372,7 +372,7 @@ def effects(losses: "pd.DataFrame", shares: "pd.DataFrame", layers: "pd.DataFram
     sums = parts.groupby(["train_seed", "component"], sort=False)[["share", "total"]].sum().reset_index()
     by_component.append(("AUC", sums.assign(auc_drop=sums["total"] / sums["share"]), "auc_drop"))
     for what, found, value in by_component:
-        if {"over_mlp", "embedding"} < {*found["component"]}:
+        if {"over_mlp", "embedding"} <= {*found["component"]}:
             rows.append(
                 _effect("top MLP over the next component", what, keys, found, "component", value, top="over_mlp")
             )

@@ -1,14 +1,11 @@
-"""Rate at loss: known curves, raised trials, coverage of intervals; findings on C3 and C8."""
+"""Rate at loss: known curves, raised trials, coverage of intervals; findings on C3."""
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from drsrobust.introspection.tensors import has_group
-from drsrobust.models import build_model
 from drsrobust.statistics.intervals import mean_interval
 from drsrobust_study.ber_sweep import LOSSES, _most_different, crossing, knee_claims, rate_at_loss
-from drsrobust_study.bit_sensitivity import bit_claim, flipped_magnitudes, size_claim
 
 KEYS = ["model", "dataset", "protocol", "target", "error_model", "mitigation"]
 RATES = [1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2]
@@ -257,67 +254,3 @@ def test_one_model_against_the_others():
     assert "dlrm" not in claims(*others).index
     renamed = knee_claims(summary_of(pd.concat([sweep(near(early)), *others])), model="fm").set_index("reading")
     assert renamed.loc["fm", "detail"].startswith("FM is number 2 from the least robust of 4")
-
-
-def test_what_bit_30_makes_of_weights(data):
-    model = build_model("wide_deep", data.schema)
-    assert has_group(model, "as_released")
-    found = flipped_magnitudes([model]).set_index("target")
-    assert found.loc["embedding", "flipped_median"] == pytest.approx(
-        found.loc["embedding", "median"] * 2.0**128, rel=0.01
-    )
-    assert found.loc["deep_mlp", "infinite"] > 0  # BatchNorm's ones
-
-
-@pytest.mark.parametrize(
-    ("losses", "ends"),
-    [({30: 0.2, 29: 0.0}, (1, 1)), ({30: 0.2, 29: 0.195}, (0, 1)), ({30: 0.0, 29: 0.2}, (0, 0))],
-)
-def test_which_bit_dominates(losses, ends):
-    rows = [{"model": "m", "target": "t", "bit": b, "auc_drop": x} for b, x in losses.items()]
-    data = pd.DataFrame(rows).assign(auc_drop_low=lambda f: f["auc_drop"] - 0.01, auc_drop_high=lambda f: f["auc_drop"])
-    found, worst = bit_claim(data).to_dict("records")
-    assert (found["low"], found["high"], found["n"]) == (*ends, 1) and found["value"] == (losses[30] > losses[29])
-    assert (worst["value"], worst["low"], worst["high"]) == (ends[0], *ends)
-    assert "of 1 components" in found["detail"]
-    with pytest.raises(ValueError, match="flips of bit 30 and of other bits"):
-        bit_claim(data[data["bit"] == 30])
-
-
-def test_components_in_which_no_flip_costs_much_are_not_counted():
-    """Bit 30 is clearly the worst in one of three parts that lose much, beaten in one; in the fourth nothing is lost."""
-    losses = {"a": (0.2, 0.0), "b": (0.2, 0.195), "c": (0.0, 0.2), "d": (0.009, 0.0)}
-    data = pd.DataFrame(
-        [
-            {"target": t, "bit": b, "auc_drop": x}
-            for t, ends in losses.items()
-            for b, x in zip((30, 29), ends, strict=True)
-        ]
-    )
-    data = data.assign(model="m", auc_drop_low=data["auc_drop"] - 0.005, auc_drop_high=data["auc_drop"] + 0.003)
-    most, worst = bit_claim(data).to_dict("records")
-    assert (most["value"], most["low"], most["high"], most["n"]) == (0.75, 0.5, 0.75, 4)
-    assert (worst["value"], worst["low"], worst["high"]) == pytest.approx((1 / 3, 1 / 3, 2 / 3)) and worst["n"] == 3
-    assert (
-        worst["detail"] == "in 3 of 4 components a flip costs over 0.01 AUC; bit 30 is clearly the worst in 1 of them"
-    )
-    quiet = bit_claim(data[data["target"] == "d"]).iloc[1]
-    assert quiet[["value", "low", "high"]].isna().all() and quiet["reason"] == "no flip costs over 0.01 AUC"
-
-
-def test_the_sizes_of_weights_with_bit_30():
-    found = size_claim(pd.DataFrame({"flipped_median": [1e38, 1e30, 1e37]})).iloc[0]
-    assert found[["value", "low", "high", "n"]].tolist() == [1e37, 1e30, 1e38, 3]
-    assert "1.0e+30 to 1.0e+38" in found["detail"] and found["interval"] == "range over 3 components"
-
-
-def test_one_component_where_another_bit_does_more():
-    rows = [
-        {"target": t, "bit": b, "auc_drop": x}
-        for t, b, x in (("a", 30, 0.2), ("a", 29, 0), ("b", 30, 0), ("b", 29, 0.2))
-    ]
-    data = pd.DataFrame(rows).assign(
-        model="m", auc_drop_low=lambda f: f["auc_drop"], auc_drop_high=lambda f: f["auc_drop"]
-    )
-    found = bit_claim(data).iloc[0]
-    assert found[["value", "low", "high"]].tolist() == [0.5, 0.5, 0.5] and found["n"] == 2

@@ -94,43 +94,6 @@ def test_nothing_to_draw(tmp_path, monkeypatch):
         figures.model_curves_data(pd.DataFrame({"error_model": ["BitFlip"]}))
 
 
-def test_bit_map():
-    rows = []
-    for model in ("fm", "dlrm"):
-        for target in ("embedding", "mlp"):
-            for bit, drop in ((30, 0.1), (3, 1e-4)):
-                row = {"model": model, "dataset": "d", "target": target, "bit": bit, "auc_drop": drop, "pvf": drop}
-                rows.append(row | {"auc_drop_low": drop - 0.01})
-            rows.append(row | {"bit": 5, "auc_drop": 9e-6, "auc_drop_low": 8e-6})
-    ax = figures.bit_map(pd.DataFrame(rows))
-    assert [text.get_text() for text in ax.get_yticklabels()][0] == "fm  embedding" and len(ax.get_yticks()) == 4
-    drawn = ax.collections[0].get_array().reshape(4, 32)
-    assert drawn[0, 30] == 0.1 and np.ma.getmaskarray(np.ma.masked_invalid(drawn))[0, 3]  # its interval holds 0
-    assert np.ma.getmaskarray(np.ma.masked_invalid(drawn))[:, 5].all()  # less than the palest colour stands for
-    whole = figures.bit_map(pd.DataFrame(rows), quantity="pvf").collections[0].get_array().reshape(4, 32)
-    assert whole[3, 3] == pytest.approx(1e-4)
-    figures.bit_map(pd.DataFrame(rows).iloc[:0])
-    axes = plots.new_panels(2)
-    figures.bit_map(pd.DataFrame(rows), axes[0])
-    figures.bit_map(pd.DataFrame(rows), axes[1], quantity="pvf")
-    assert "against bit position: from 0.0001 at 3 (FM table) to 0.1 at 30 (FM table)" in alt_text.text(axes[0].figure)
-
-
-def test_the_top_bit_against_the_worst_other_one():
-    rows = []
-    for model, loss in (("fm", 1e-3), ("dlrm", 0.2)):
-        for bit, drop in ((30, loss), (3, 1e-4), (2, -1e-4)):
-            row = {"model": model, "dataset": "d", "target": "mlp", "bit": bit, "auc_drop": drop}
-            rows.append(row | {"auc_drop_low": drop / 2 if bit == 30 else -0.01, "auc_drop_high": drop + 0.01})
-    ax = figures.top_bit(pd.DataFrame(rows))
-    top, others = (bars.lines[0].get_xdata().tolist() for bars in ax.containers)
-    assert top == [1e-3, 0.2] and others == [] and ax.get_xscale() == "log"
-    (bounds,) = [line.get_xdata() for line in ax.lines if line.get_marker() == "<" and len(line.get_xdata())]
-    assert bounds == pytest.approx([0.0101, 0.0101])
-    assert [text.get_text() for text in ax.get_yticklabels()] == ["fm  mlp", "dlrm  mlp"]
-    figures.top_bit(pd.DataFrame(rows).iloc[:0])
-
-
 def test_knees_in_words():
     ax = figures.ber_knees(figures.ber_knees_data(found()), dataset="one", highest=1e-2)
     words = alt_text.text(ax.figure)
