@@ -45,7 +45,7 @@ def clean_auc(
     dataset = next(iter(data["dataset"]), None) if dataset is None else dataset
     data = data[data["dataset"] == dataset]
     models = list(data["model"].unique())
-    text = {"xytext": (0, 6), "textcoords": "offset points", "ha": "center", "size": 8, "color": "#444444"}
+    text = {"xytext": (0, 9), "textcoords": "offset points", "ha": "center", "size": 8, "color": "#444444"}
     for y, (model, runs) in zip(range(len(models))[::-1], data.groupby("model", sort=False), strict=True):
         colour = series_styles(models)[model]["color"]
         ax.plot(runs["auc"], [y] * len(runs), "o", markersize=5, alpha=0.55, color=colour, markeredgewidth=0)

@@ -123,7 +123,7 @@ def part_losses(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str
     ax.set_ylim(-0.6, max(len(rows), 1) - 0.4)
     ax.grid(False, axis="y")
     if quantity == "loss_share":
-        ax.set(title="share of the whole loss at one low rate", xlabel="share of the AUC lost", xlim=(0, 1))
+        ax.set(title="share of the loss at one low rate", xlabel="share of the AUC lost", xlim=(0, 1))
     else:
         ax.set(title="one flip in MLPs or tables", xlabel=LOST, xscale="log")
         means = data.groupby([heights, data["part"]])["auc_drop"].mean()
