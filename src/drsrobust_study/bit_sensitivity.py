@@ -1,137 +1,95 @@
-"""Magnitudes of all weights after a flip of one bit, and claim C8."""
+"""Statement S2: what a flip of an exponent bit makes of a float32, and the AUC lost to a flip of each bit."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from drsrobust.introspection.tensors import component_of, named_tensors
+from drsrobust.introspection.tensors import components, named_tensors
 from drsrobust.models import model_name
-from drsrobust.statistics.summary import summarise
-from drsrobust_study.findings import COUNTS
-from drsrobust_study.thirds import by_thirds
+from drsrobust_study.statements import interval
 
 if TYPE_CHECKING:
     import pandas as pd
     from torch import nn
 
-COSTLY = 0.01  # mean AUC loss by a flip of some bit: components that lose less say little of which bit is the worst
 
-
-def flipped_magnitudes(models: "Sequence[nn.Module]", bit: int = 30) -> "pd.DataFrame":
-    """How large the float32 weights of each component are, and how large each would be with one bit flipped.
+def exponent_flips(models: "Sequence[nn.Module]") -> "pd.DataFrame":
+    """What one flip of each exponent bit makes of the float32 weights of some models, by exact arithmetic.
 
     Args:
         models: parameters of other types than float32 are skipped.
-        bit: 0 the lowest of the mantissa, 31 the sign.
 
     Returns:
-        one row per model and component: `model`, `target`, `words`, `median` of |w|; of |w| with the bit flipped
-        `flipped_q10`, `flipped_median`, `flipped_q90` (NaN counts as infinite) and `infinite`, the share of infinite ones.
+        one row per model and bit (30 to 23): `model`, `bit`, `words`, and the shares of words that become `infinite`, `nan`,
+        `huge` (finite, over 1e30) and `smaller` in magnitude.
+
+    Example:
+        >>> from torch import nn
+        >>> layer = nn.Linear(2, 1, bias=False).requires_grad_(False)
+        >>> _ = layer.weight.copy_(torch.tensor([[1.0, 1.5]]))
+        >>> exponent_flips([layer]).iloc[0][["bit", "infinite", "nan"]].tolist()
+        [30, 0.5, 0.5]
+    """
+    import pandas as pd
+
+    rows = []
+    for model in models:
+        before = np.concatenate([np.empty(0, np.float32), *(word for _, word in _words(model))])
+        for bit in range(30, 22, -1) if len(before) else ():
+            after = np.abs(flipped(before, bit))
+            shares = {"infinite": np.isinf(after), "nan": np.isnan(after), "smaller": after < np.abs(before)}
+            shares["huge"] = np.isfinite(after) & (after > 1e30)
+            row = {"model": model_name(model), "bit": bit, "words": len(before)}
+            rows.append(row | {name: float(hit.mean()) for name, hit in shares.items()})
+    return pd.DataFrame(rows)
+
+
+def flipped(words: np.ndarray, bit: int) -> np.ndarray:
+    """Float32 numbers with one bit flipped: 0 the lowest of the mantissa, 31 the sign.
 
     Raises:
         ValueError: a bit that a float32 does not have.
 
     Example:
-        >>> from torch import nn
-        >>> flipped_magnitudes([nn.Linear(4, 1, bias=False).requires_grad_(False).apply(lambda m: m.weight.fill_(0.5))])[
-        ...     ["median", "flipped_median"]].to_numpy().tolist()
-        [[0.5, 1.70...e+38]]
+        >>> float(flipped(np.float32([0.625]), 30)[0])  # its second highest bit
+        2.12...e+38
     """
-    import pandas as pd
-
     if bit not in range(32):
         raise ValueError(f"bit must be 0 to 31 for float32, got {bit!r}")
-    rows = []
-    for model in models:
-        home = component_of(model)
-        words: dict[str, list[np.ndarray]] = {}
-        for name, tensor in named_tensors(model, buffers=False):
-            if tensor.dtype == torch.float32:
-                words.setdefault(home[name], []).append(tensor.detach().cpu().numpy().ravel())
-        for component, parts in words.items():
-            before = np.concatenate(parts)
-            after = np.abs((before.view(np.uint32) ^ np.uint32(1 << bit)).view(np.float32))
-            after[np.isnan(after)] = np.inf
-            low, middle, high = np.quantile(after, (0.1, 0.5, 0.9), method="nearest").tolist()
-            row = {"model": model_name(model), "target": component, "words": len(before)}
-            row |= {"median": float(np.median(np.abs(before))), "flipped_q10": low, "flipped_median": middle}
-            rows.append(row | {"flipped_q90": high, "infinite": float(np.isinf(after).mean())})
-    return pd.DataFrame(rows)
+    return (np.asarray(words, np.float32).view(np.uint32) ^ np.uint32(1 << bit)).view(np.float32)
 
 
-def bit_claim(data: "pd.DataFrame", bit: int = 30) -> "pd.DataFrame":
-    """Findings on claim C8: in how many components a flip of one bit costs most AUC.
+def loss_by_bit(table: "pd.DataFrame", models: "Sequence[nn.Module]") -> "pd.DataFrame":
+    """AUC lost to a flip of each bit of a random word of a model.
 
     Args:
-        data: one row per model, target and bit, with `auc_drop`, `auc_drop_low`, `auc_drop_high`.
-        bit: the bit that is claimed to dominate.
+        table: trials of campaigns of `SingleBit` with one component as target each, over all components of trained models, with
+            `train_seed`; each training should have error maps of its own.
+        models: one of each name; a component counts by its number of words.
 
     Returns:
-        two rows with `reading`, `value`, `low`, `high`, `n` components, `interval`, `detail` and `reason`. `most`: the share of
-        components in which the mean AUC loss of the bit is the largest; `low`, in which its interval lies above those of all
-        other bits; `high`, in which no other bit's interval lies above its. `worst`: the same of the components in which a flip
-        of some bit costs a mean of over 0.01 AUC, with `low` as the value.
-
-    Raises:
-        ValueError: there are no flips of this bit, or none of others.
+        one row per model and bit: `model`, `dataset`, `bit`, `auc_drop` with `_low` and `_high` (95 % over trainings; none for
+        fewer than three), `n` trainings, and `loss_share`, of the loss to a flip of a random one of these bits.
     """
     import pandas as pd
 
-    rows = []
-    for _, group in data.groupby(["model", "target"], sort=False):
-        of_bit, others = group[group["bit"] == bit], group[group["bit"] != bit]
-        if of_bit.empty or others.empty:
-            raise ValueError(f"data must hold flips of bit {bit} and of other bits in every component")
-        row = {"by_mean": of_bit["auc_drop"].iloc[0] > others["auc_drop"].max()}
-        row |= {"clear": of_bit["auc_drop_low"].iloc[0] > others["auc_drop_high"].max()}
-        row |= {"beaten": others["auc_drop_low"].max() > of_bit["auc_drop_high"].iloc[0]}
-        rows.append(row | {"costly": group["auc_drop"].max() > COSTLY})
-    components = pd.DataFrame(rows)
-    shares, counts, n = components.mean(), components.sum(), len(components)
-    detail = f"bit {bit} has the largest mean AUC loss in {counts['by_mean']} of {n} components, clearly in "
-    detail += f"{counts['clear']}; another bit clearly in {counts['beaten']}"
-    most = {"reading": "most", "value": shares["by_mean"], "low": shares["clear"], "high": 1 - shares["beaten"], "n": n}
-    most |= {"interval": COUNTS, "detail": detail, "reason": ""}
-    costly = components[components["costly"]]
-    shares, clear = costly.astype(float).mean(), int(costly["clear"].sum())  # without a component NaN
-    detail = f"in {len(costly)} of {n} components a flip costs over {COSTLY:g} AUC; bit {bit} is clearly the worst in {clear}"
-    worst = {"reading": "worst", "value": shares["clear"], "low": shares["clear"], "high": 1 - shares["beaten"]}
-    worst |= {"n": len(costly), "interval": COUNTS, "detail": f"{detail} of them"}
-    worst |= {"reason": "" if len(costly) else f"no flip costs over {COSTLY:g} AUC"}
-    return pd.DataFrame([most, worst])
+    words = {(model_name(m), row.component): row.parameters for m in models for row in components(m).itertuples()}
+    keys, rows = ["model", "dataset", "error_bit"], []
+    means = table.groupby([*keys, "train_seed", "target"], sort=False)["auc_drop"].mean().reset_index()
+    means["words"] = [words[key] for key in means[["model", "target"]].itertuples(index=False, name=None)]
+    for key, of_bit in means.groupby(keys, sort=False):
+        values = [np.average(of["auc_drop"], weights=of["words"]) for _, of in of_bit.groupby("train_seed")]
+        mean, low, high = interval(np.array(values, float))
+        row = dict(zip(("model", "dataset", "bit"), key, strict=True)) | {"auc_drop": mean, "auc_drop_low": low}
+        rows.append(row | {"auc_drop_high": high, "n": len(values)})
+    found = pd.DataFrame(rows).astype({"bit": int})
+    return found.assign(loss_share=found["auc_drop"] / found.groupby("model")["auc_drop"].transform("sum"))
 
 
-def size_claim(flipped: "pd.DataFrame") -> "pd.DataFrame":
-    """The finding on claim C8: the median |w| of a component with the bit flipped, which is exact.
-
-    Args:
-        flipped: as `flipped_magnitudes` returns it.
-
-    Returns:
-        one row with `reading` (`size`), `value` (the median over components), `low` and `high` (the smallest and the greatest),
-        `n` components, `interval`, `detail` and `reason`.
-    """
-    import pandas as pd
-
-    medians = flipped["flipped_median"]
-    row = {"reading": "size", "value": medians.median(), "low": medians.min(), "high": medians.max(), "n": len(medians)}
-    row |= {"interval": f"range over {len(medians)} components", "reason": ""}
-    detail = f"median |w| of a component {row['low']:.1e} to {row['high']:.1e} with the bit flipped"
-    return pd.DataFrame([row | {"detail": detail}])
-
-
-def claims(table: "pd.DataFrame", flipped: "pd.DataFrame") -> "pd.DataFrame":
-    """All findings on claim C8, on all trials and on thirds of them.
-
-    Args:
-        table: trials of campaigns of `SingleBit` over all components of one or more models.
-        flipped: `flipped_magnitudes` of these models.
-    """
-    import pandas as pd
-
-    def find(trials: "pd.DataFrame") -> "pd.DataFrame":
-        return bit_claim(summarise(trials).rename(columns={"error_bit": "bit"}))
-
-    return pd.concat([by_thirds(find, table), size_claim(flipped).assign(third=0)], ignore_index=True)
+def _words(model: "nn.Module") -> "Iterator[tuple[str, np.ndarray]]":
+    """The name and the numbers of each float32 parameter."""
+    for name, tensor in named_tensors(model, buffers=False):
+        if tensor.dtype == torch.float32:
+            yield name, tensor.detach().cpu().numpy().ravel()

@@ -132,8 +132,10 @@ def single_error_details(
     text = (
         f"One flipped bit per trial, {trials} trials for each layer or table and class of bits ({models}), weighted by "
     )
-    text += "their numbers of bits; model and rows are fixed."
-    points_text = f"Points: means; bars: {CONFIDENCE:.0%} intervals of stratified samples."
+    trainings = table["train_seed"].nunique() if "train_seed" in table else 1
+    text += "their numbers of bits; " + ("model and rows are fixed." if trainings < 2 else f"of {trainings} trainings.")
+    of_what = "of stratified samples" if trainings < 2 else "over trainings"
+    points_text = f"Points: means; bars: {CONFIDENCE:.0%} intervals {of_what}."
     definition = f"Incorrect: {', '.join(incorrect[name] for name in definitions)}." if definitions else ""
     return details(evaluator.rows, table, definition, trials=text, points=points_text)
 

@@ -1,11 +1,12 @@
-"""Vulnerability of layers, tables, components and classes of bits to single errors: claims C2 and C9 (notebook 04).
+"""Vulnerability of layers, tables, components and classes of bits to single errors: statement S20 (notebook 04).
 
 Each layer and table times each class of bits is a part with trials of its own (`layer_partition`). One random error in a
-component, in a class of bits or anywhere is a mean over parts, weighted by their numbers of bits. A campaign with errors over
-more than one part is split by where they fell (`placed`).
+component, in a class of bits or anywhere is a mean over parts, weighted by their numbers of bits.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,26 +14,24 @@ from torch import nn
 
 from drsrobust.campaign import bit_partition
 from drsrobust.data import Split
-from drsrobust.injection import AddressSpace, FixedCount, Target, as_target, resolve
-from drsrobust.injection.number_formats import bit_classes
+from drsrobust.injection import FixedCount, Target, as_target, resolve
 from drsrobust.introspection.tensors import component_of, listed, named_modules
-from drsrobust.statistics.columns import ENDS, MITIGATION
+from drsrobust.statistics.columns import ENDS
 from drsrobust.statistics.intervals import CONFIDENCE
 from drsrobust.statistics.pvf import DEFINITIONS
 from drsrobust.statistics.random_effects import across_models
 from drsrobust.statistics.strata import LOSS_IS_BOUNDED, STRATUM, WEIGHT, Strata
-from drsrobust_study.findings import EXTREMES, interval, number, ratio
-from drsrobust_study.thirds import by_thirds
+from drsrobust_study import statements
+from drsrobust_study.part_curves import MLP, PARTS, TABLE
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from drsrobust.campaign.campaign import Campaign
-
-
 # Classes of bits whose flips are taken to lose no more than those that were drawn: all but the highest exponent bit, as in
 # stratified campaigns of `BitFlip`, and the codes of quantized rows, but not their scales and biases.
 BOUNDED = ("sign", "exponent_high", "exponent_low", "mantissa", "value")
+S20_MODELS = ("dcn", "wide_deep", "deepfm", "dlrm")  # with MLPs and tables; others are shown apart
+OVER_TRAININGS = f"{CONFIDENCE:.0%} over trainings (Student's t)"
 
 
 def layer_names(model: nn.Module) -> dict[str, str]:
@@ -103,15 +102,19 @@ def layer_partition(model: nn.Module, target: str | Target = "all") -> "pd.DataF
     return frame_of_all.assign(weight=frame_of_all["eligible"] / space.bits)
 
 
-def mlp_parts(partition: "pd.DataFrame") -> "pd.DataFrame":
-    """Strata with a column `part`: their component, with all `*_mlp` as one.
+def study_parts(partition: "pd.DataFrame") -> "pd.DataFrame":
+    """Strata with a column `part`: `mlp` or `table` as in the curves of S6 to S12 (`part_curves.PARTS`), else their component.
 
     Example:
         >>> import pandas as pd
-        >>> mlp_parts(pd.DataFrame({"component": ["over_mlp", "dense_mlp", "cross"]}))["part"].tolist()
-        ['mlp', 'mlp', 'cross']
+        >>> study_parts(pd.DataFrame({"component": ["over_mlp", "linear", "cross"]}))["part"].tolist()
+        ['mlp', 'table', 'cross']
     """
-    return partition.assign(part=partition["component"].str.replace(r".+_mlp$", "mlp", regex=True))
+    part_of = {
+        name: next((part for part, ones in PARTS.items() if any(fnmatchcase(name, one) for one in ones)), name)
+        for name in partition["component"].unique()
+    }
+    return partition.assign(part=partition["component"].map(part_of))
 
 
 def single_errors(partition: "pd.DataFrame") -> list[tuple[FixedCount, str | Target]]:
@@ -192,7 +195,7 @@ def stratified_loss(
 
     Returns:
         one row per part: `model`, `dataset`, the columns of `by`, `share` (of all bits), `bits`, `n`, `auc_drop` with `_low`
-        and `_high`.
+        and `_high`, and `auc_drop_error`, its standard error over the errors that were drawn.
     """
     import pandas as pd
 
@@ -211,29 +214,42 @@ def stratified_loss(
             worst = _within(frame, np.where(raised, golden, values), least, greatest)
             high = float(np.fmax(high, frame.mean_interval(worst, (least, greatest), confidence)[2]))
         row = part | {"bits": int(partition["eligible"].to_numpy()[numbers].sum()), "n": int((~raised).sum())}
-        rows.append(row | {"auc_drop": mean, "auc_drop_low": low, "auc_drop_high": high})
+        squares = [w**2 * trials[k]["auc_drop"].var() / len(trials[k]) for k, w in zip(numbers, weights, strict=True)]
+        error = math.sqrt(sum(squares))
+        rows.append(row | {"auc_drop": mean, "auc_drop_low": low, "auc_drop_high": high, "auc_drop_error": error})
     frame = pd.DataFrame(rows)
     frame.attrs = {"auc_drop": f"mean over errors; {confidence:.0%} interval recovered from strata's intervals"}
     return frame
 
 
-def over_train_seeds(
+def by_training(
     estimate: Callable[..., "pd.DataFrame"],
     table: "pd.DataFrame",
     partition: "pd.DataFrame",
     split: Split,
     by: Sequence[str] = ("component",),
 ) -> "pd.DataFrame":
-    """`stratified_pvf` or `stratified_loss` (`estimate`) of trained models that differ in their seed, with intervals that hold
-    for another seed (`across_models`); of one model as it is.
+    """`stratified_pvf` or `stratified_loss` (`estimate`) of each trained model: their rows with `train_seed`.
 
     Args:
-        table: trials of all models, which differ in `checkpoint`.
+        table: trials of one or more trained models, with `train_seed`; each should have error maps of its own.
         partition, split, by: as of `stratified_pvf`.
     """
-    frames = [estimate(trials, partition, split, by=by) for _, trials in table.groupby("checkpoint", sort=False)]
-    values = [name for name in ("pvf", "incorrect", "auc_drop") if name in frames[0]]
-    return across_models(frames, values, by=["model", "dataset", *by, "definition"])
+    import pandas as pd
+
+    of_seeds = table.groupby("train_seed", sort=False)
+    frames = [estimate(trials, partition, split, by=by).assign(train_seed=seed) for seed, trials in of_seeds]
+    return pd.concat(frames, ignore_index=True)
+
+
+def over_trainings(found: "pd.DataFrame") -> "pd.DataFrame":
+    """Rows of `by_training` as means over trained models, with intervals that hold for another one (`across_models`); those of
+    one model as they are."""
+    values = [name for name in ("pvf", "incorrect", "auc_drop") if name in found]
+    frames = [rows.drop(columns="train_seed") for _, rows in found.groupby("train_seed", sort=False)]
+    return across_models(
+        frames, values, by=["model", "dataset", "part", "component", "layer", "bit_class", "definition"]
+    )
 
 
 def _by_part(table: "pd.DataFrame", partition: "pd.DataFrame") -> "list[pd.DataFrame]":
@@ -285,170 +301,119 @@ def _reach(table: "pd.DataFrame", partition: "pd.DataFrame", rows: int) -> np.nd
     return np.array([float(most[str(target)]) for target in partition["target"]])
 
 
-def placed(campaign: "Campaign") -> "pd.DataFrame":
-    """The table of a campaign with one error per trial, and where the error fell: `component`, `layer`, `tensor`, `bit` (0 the
-    lowest) and `bit_class`; null in trials without an error, `bit_class` also in formats without classes, as quantized rows.
-
-    It splits trials after the fact, as in `pvf(placed(campaign), by=["component"])`.
-
-    Raises:
-        ValueError: a trial with more than one error.
-    """
-    table, errors = campaign.table(), campaign.errors()
-    if (several := table.loc[table["bits_flipped"] > 1]).size:
-        trial = several.iloc[0]
-        raise ValueError(
-            f"every trial must flip one bit, got {trial['bits_flipped']} in trial {trial['trial']} of {trial['error_model']}"
-        )
-    keys = ["error_model", "target", *MITIGATION, "trial"]
-    merged = table.merge(errors.drop(columns=["rate", "count"]), on=keys, how="left", validate="one_to_one")
-    classes, names = {}, layer_names(campaign.evaluator.model)
-    spaces = [condition.space for condition in campaign.conditions if isinstance(condition.space, AddressSpace)]
-    for tensor in (tensor for space in spaces for tensor in space.tensors):
-        for name, bits in bit_classes(tensor.format).items():
-            classes |= {(tensor.name, bit): name for bit in bits if isinstance(bit, int)}
-    merged["layer"] = [names.get(tensor) for tensor in merged["tensor"]]
-    merged["bit_class"] = [classes.get(place) for place in zip(merged["tensor"], merged["bit"], strict=True)]
-    return merged
-
-
-def part_ratio(
-    parts: "pd.DataFrame",
-    value: str,
-    *,
-    top: str | None = None,
-    bottom: str | None = None,
-    by: str = "component",
-) -> "pd.DataFrame":
-    """Findings on claims C2, C9 and C10: how many times as vulnerable one part of a model is as another.
+def part_losses(table: "pd.DataFrame", partition: "pd.DataFrame", split: Split) -> "pd.DataFrame":
+    """AUC lost to one flip in the MLPs, in the tables and in each other component, of each trained model.
 
     Args:
-        parts: as `stratified_pvf` or `stratified_loss` returns it, of one or more models.
-        value: the column to compare, with `_low` and `_high`.
-        top, bottom: names of parts; None: of the other parts the least vulnerable one, or the most vulnerable one.
-        by: the column that names parts.
+        table, partition, split: as of `by_training`.
 
     Returns:
-        one row per model, data set (and definition): these, `value`, `low` and `high` of the ratio (`findings.ratio`), `n`
-        trials of all parts, `interval`, `detail` (the most and the least vulnerable part in words), and `reason` where a part
-        is missing.
+        `stratified_loss` by `part`, with `train_seed` and `loss_share`: the part's share of the whole loss where every bit
+        flips at the same low rate, which is its loss per flip times its bits over the sum of these.
+    """
+    found = by_training(stratified_loss, table, study_parts(partition), split, by=["part"])
+    total = found["share"] * found["auc_drop"]
+    return found.assign(loss_share=total / total.groupby(found["train_seed"]).transform("sum"))
 
-    Example:
-        >>> import pandas as pd
-        >>> parts = pd.DataFrame({"model": "m", "dataset": "d", "component": ["table", "over"], "n": 9, "loss": [0.1, 0.3]})
-        >>> parts = parts.assign(loss_low=parts["loss"] - 0.05, loss_high=parts["loss"] + 0.05)
-        >>> part_ratio(parts, "loss", top="over", bottom="table")[["value", "low", "n"]].round(2).values.tolist()
-        [[3.0, 1.67, 18.0]]
+
+def statement_values(losses: "pd.DataFrame") -> "pd.DataFrame":
+    """What S20 is judged by, a row per trained model: the AUC lost to a flip in the MLPs over that to one in the tables.
+
+    Args:
+        losses: `part_losses` of all models. A model that is there with several schemas of a data set counts with the first.
+    """
+    rows = []
+    for (model, dataset, seed), parts in losses.groupby(["model", "dataset", "train_seed"], sort=False):
+        if model in S20_MODELS and {MLP, TABLE} <= {*parts["part"]}:
+            value, error = _ratio(parts.set_index("part"), MLP, TABLE)
+            row = {"statement": "S20", "part": "", "dataset": dataset.partition("/")[0], "item": model, "unit": seed}
+            rows.append(row | {"what": "per flip, MLPs over tables", "value": value, "error": error})
+    return statements.values(rows).drop_duplicates(["dataset", "item", "unit"], ignore_index=True)
+
+
+def _ratio(named: "pd.DataFrame", top: str, bottom: str) -> tuple[float, float]:
+    """The ratio of two rows' values, and the standard error of its decimal logarithm; NaN where the bottom is not over 0."""
+    above, below = named.loc[top], named.loc[bottom]
+    if not below["auc_drop"] > 0:
+        return math.nan, math.nan
+    errors = [row["auc_drop_error"] / row["auc_drop"] if row["auc_drop"] else math.nan for row in (above, below)]
+    return above["auc_drop"] / below["auc_drop"], math.hypot(*errors) / math.log(10)
+
+
+def effects(losses: "pd.DataFrame", shares: "pd.DataFrame", layers: "pd.DataFrame") -> "pd.DataFrame":
+    """Effects with intervals over trained models; ratios are means of logarithms.
+
+    Args:
+        losses: `part_losses` of all models.
+        shares: `by_training` of `stratified_pvf` by component, of one model.
+        layers: `by_training` of `stratified_loss` by component and layer, of the same.
+
+    Returns:
+        rows with `effect`, `what`, `model`, `dataset`, `value`, `low`, `high`, `n` trained models and `interval`. Of all
+        models: the loss per flip in MLPs over tables, and each part's share of the whole loss. Of the one: the top MLP over the
+        most vulnerable other component, and the least vulnerable other one over the tables, by each kind of incorrect output
+        and by AUC; the share of outputs that a flip in the top MLP changes; the total loss of each table, and that of the
+        largest table over that of the smallest.
     """
     import pandas as pd
 
-    keys, ends, rows = _names(parts), [f"{value}{end}" for end in ENDS], []
-    for names, group in parts.dropna(subset=[value]).groupby(keys, sort=False):
-        named = group.set_index(by)[ends]
-        others = named.drop(index=[name for name in (top, bottom) if name in named.index])
-        row = dict(zip(keys, names, strict=True)) | {"value": np.nan, "low": np.nan, "high": np.nan}
-        row |= {"n": int(group["n"].sum()), "interval": EXTREMES, "detail": _described(group, value, by), "reason": ""}
-        missing = [name for name in (top, bottom) if name is not None and name not in named.index]
-        if missing or (None in (top, bottom) and others.empty):
-            rows.append(row | {"reason": f"no {missing[0] if missing else 'other part'} in this model"})
-            continue
-        # The ends of the least (or greatest) of several numbers are the least (or greatest) of their ends.
-        above = named.loc[top] if top else others.min()
-        below = named.loc[bottom] if bottom else others.max()
-        rows.append(row | ratio(above, below))
+    rows = []
+    for keys, found in losses.groupby(["model", "dataset"], sort=False):
+        if {MLP, TABLE} <= {*found["part"]}:
+            rows.append(_effect("MLPs over tables", "AUC lost per flip", keys, found, "part", top=MLP, bottom=TABLE))
+        for part, of_part in found.groupby("part", sort=False):
+            rows.append(_effect("share of the whole loss", part, keys, of_part, "part", "loss_share", top=part))
+    by_component = [
+        (name, found, "incorrect")
+        for name, found in shares.dropna(subset=["incorrect"]).groupby("definition", sort=False)
+    ]
+    keys = tuple(layers[["model", "dataset"]].iloc[0])
+    parts = layers.assign(total=layers["share"] * layers["auc_drop"])
+    sums = parts.groupby(["train_seed", "component"], sort=False)[["share", "total"]].sum().reset_index()
+    by_component.append(("AUC", sums.assign(auc_drop=sums["total"] / sums["share"]), "auc_drop"))
+    for what, found, value in by_component:
+        if {"over_mlp", "embedding"} <= {*found["component"]}:
+            rows.append(
+                _effect("top MLP over the next component", what, keys, found, "component", value, top="over_mlp")
+            )
+            rows.append(_effect("others over the tables", what, keys, found, "component", value, bottom="embedding"))
+            if value == "incorrect":
+                only = found[found["component"] == "over_mlp"]
+                effect = "outputs changed by a flip in the top MLP"
+                rows.append(_effect(effect, what, keys, only, "component", value, top="over_mlp"))
+    tables = parts[parts["component"] == "embedding"].sort_values("bits", kind="stable")
+    for layer, found in tables.groupby("layer", sort=False):
+        what = f"{layer}, {found['bits'].iloc[0]:,} bits"
+        rows.append(_effect("total loss of a table", what, keys, found, "layer", "total", top=layer))
+    if tables["bits"].nunique() > 1:
+        least, most = tables.iloc[0], tables.iloc[-1]
+        what = f"{most['bits'] / least['bits']:,.0f} times the bits"
+        ends = {"top": most["layer"], "bottom": least["layer"]}
+        rows.append(_effect("total loss, largest table over smallest", what, keys, tables, "layer", "total", **ends))
     return pd.DataFrame(rows)
 
 
-_POWERS = np.linspace(-3, 3, 6001)
-
-
-def size_power(layers: "pd.DataFrame") -> "pd.DataFrame":
-    """The finding on claim C2: the power of a table's bits with which the AUC lost to errors in it grows, for one error
-    anywhere in the model. A fit of a power law by least squares, in which each table counts by the width of its interval; the
-    interval holds the powers that fit as well by Student's t, and is wider where tables scatter more than their intervals say.
-
-    Args:
-        layers: of one model, with `component`, `bits`, and `total` (with `_low` and `_high`), the AUC loss of one error
-            anywhere that falls there.
-
-    Returns:
-        one row: `value`, `low`, `high` (infinite beyond 3), `n` tables, `interval`, `detail` and `reason` (fewer than 3 sizes).
-    """
-    import pandas as pd
-    from scipy.special import ndtri
-    from scipy.stats import t
-
-    tables = layers[(layers["component"] == "embedding") & (layers["total_high"] > layers["total_low"])]
-    row = {"value": np.nan, "low": np.nan, "high": np.nan, "n": len(tables), "interval": ""}
-    row |= {"detail": "", "reason": ""}
-    if tables["bits"].nunique() < 3:
-        row["reason"] = "fewer than 3 sizes of tables"
-    else:
-        bits, total = tables["bits"].to_numpy(float), tables["total"].to_numpy(float)
-        error = (tables["total_high"] - tables["total_low"]).to_numpy(float) / (2 * ndtri((1 + CONFIDENCE) / 2))
-        laws = (bits / bits.min()) ** _POWERS[:, None] / error  # [powers, tables], in units of each table's error
-        factors = np.maximum(laws @ (total / error) / (laws**2).sum(axis=1), 0)
-        misfit = ((total / error - factors[:, None] * laws) ** 2).sum(axis=1)
-        least, free = misfit.min(), len(tables) - 2
-        worse = t.ppf((1 + CONFIDENCE) / 2, free) ** 2 * max(1.0, least / free)
-        fitting = np.flatnonzero(misfit <= least + worse)
-        low, high = (_POWERS[end] if 0 < end < len(_POWERS) - 1 else _POWERS[end] * np.inf for end in fitting[[0, -1]])
-        row |= {"value": float(_POWERS[misfit.argmin()]), "low": float(low), "high": float(high)}
-        ends = [number(end) for end in (bits.min(), bits.max(), total.min(), total.max())]
-        row["detail"] = f"{len(tables)} tables of {ends[0]} to {ends[1]} bits lose {ends[2]} to {ends[3]} AUC"
-    labels = {name: layers[name].iloc[0] for name in ("model", "dataset") if name in layers}
-    return pd.DataFrame([labels | row])
-
-
-def _described(group: "pd.DataFrame", value: str, by: str) -> str:
-    """The extremes of a group: `over 0.3 [0.25, 0.35], then dense 0.2 [0.15, 0.25], least table 0.1 [0.05, 0.15]`."""
-    ordered = group.sort_values(value, ascending=False, kind="stable")
-    columns = [by, *(f"{value}{end}" for end in ENDS)]
-    texts = [f"{name} {interval(*numbers)}" for name, *numbers in ordered[columns].itertuples(index=False)]
-    return ", ".join([texts[0], *(f"then {text}" for text in texts[1:2] if len(texts) > 2), f"least {texts[-1]}"])
-
-
-def _names(parts: "pd.DataFrame") -> list[str]:
-    return [key for key in ("model", "dataset", "definition") if key in parts]
-
-
-def claims(tables: "Sequence[pd.DataFrame]", partitions: "Sequence[pd.DataFrame]", split: Split) -> "pd.DataFrame":
-    """All findings on claims C2, C9, C10 and C11, on all trials and on thirds of them.
-
-    Args:
-        tables: trials of campaigns over `single_errors(partition)`, one table per model; C9 to C11 are about the first.
-        partitions: of each model, as `layer_partition` returns it.
-        split: the rows that were scored.
-
-    Returns:
-        rows with `claim`, `reading`, `model`, `dataset`, `definition`, `value`, `low`, `high`, `n`, `interval`, `detail`,
-        `reason` and `third`.
-    """
-    import pandas as pd
-
-    columns = ["claim", "reading", "model", "dataset", "definition", "value", "low", "high", "n", "interval", "detail"]
-    columns += ["reason"]
-
-    def find(*trials: "pd.DataFrame") -> "pd.DataFrame":
-        findings = [*_first_model_findings(trials[0], partitions[0], split)]
-        for trials_of_model, parts in zip(trials, partitions, strict=True):
-            loss = over_train_seeds(stratified_loss, trials_of_model, mlp_parts(parts), split, by=["part"])
-            ratio = part_ratio(loss, "auc_drop", top="mlp", bottom="embedding", by="part")
-            findings.append(ratio.assign(claim="C2", reading="mlp over embedding"))
-        return pd.concat(findings).reindex(columns=columns)
-
-    return by_thirds(find, *tables)
-
-
-def _first_model_findings(table: "pd.DataFrame", partition: "pd.DataFrame", split: Split) -> "Iterator[pd.DataFrame]":
-    shares = over_train_seeds(stratified_pvf, table, partition, split)
-    losses = over_train_seeds(stratified_loss, table, partition, split)
-    yield part_ratio(shares, "incorrect", top="over_mlp").assign(claim="C9", reading="over_mlp over others")
-    yield part_ratio(shares, "incorrect", bottom="embedding").assign(claim="C9", reading="others over embedding")
-    yield part_ratio(losses, "auc_drop", bottom="embedding").assign(claim="C10", reading="others over embedding")
-    top = shares[(shares["component"] == "over_mlp") & (shares["definition"] == "decision_changed")]
-    top = top.rename(columns={"incorrect": "value", "incorrect_low": "low", "incorrect_high": "high"})
-    yield top.assign(claim="C11", reading="over_mlp", interval="", detail="", reason="")
-    layers = over_train_seeds(stratified_loss, table, partition, split, by=["component", "layer"])
-    totals = {f"total{end}": layers["share"] * layers[f"auc_drop{end}"] for end in ENDS}
-    yield size_power(layers.assign(**totals)).assign(claim="C2", reading="size")
+def _effect(
+    effect: str,
+    what: str,
+    keys: tuple[str, str],
+    found: "pd.DataFrame",
+    by: str,
+    value: str = "auc_drop",
+    *,
+    top: str | None = None,
+    bottom: str | None = None,
+) -> dict[str, Any]:
+    """An effect over trained models: the value of `top` where the rows hold nothing else, else over that of `bottom`. None: of
+    the rows of other names the greatest as bottom, the least as top."""
+    numbers, log = [], found[by].nunique() > 1
+    for _, rows in found.groupby("train_seed", sort=False):
+        values = rows.set_index(by)[value]
+        others = values.drop([name for name in (top, bottom) if name])
+        above = values[top] if top else others.min()
+        below = (values[bottom] if bottom else others.max()) if log else 1.0
+        numbers.append(above / below if below > 0 else math.nan)
+    mean, low, high = statements.interval(np.array(numbers), log=log)
+    labels = {"effect": effect, "what": what, "model": keys[0], "dataset": keys[1]}
+    ends = {"value": mean, "low": low, "high": high, "n": len(numbers)}
+    return labels | ends | {"interval": OVER_TRAININGS if low == low else ""}

@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 
 from drsrobust import plots
-from drsrobust_study import figures
 
 mpl.use("Agg")
 
@@ -67,28 +66,16 @@ def test_auc_vs_ber_takes_a_summary_and_refuses_trials():
         plots.auc_vs_ber(trials)
 
 
-@pytest.mark.parametrize("pick", [plots.auc_vs_ber_data, figures.bit_sensitivity_data])
-def test_a_table_of_trials_is_refused(pick):
+def test_a_table_of_trials_is_refused():
     with pytest.raises(ValueError, match=r"has no column .*; give means with intervals, as dr.summarise\(table\)"):
-        pick(pd.DataFrame({"error_kind": ["BitFlip"], "error_bit": [None], "auc": [0.5]}))
+        plots.auc_vs_ber_data(pd.DataFrame({"error_kind": ["BitFlip"], "error_bit": [None], "auc": [0.5]}))
 
 
-def test_bit_data_and_figure():
-    data = figures.bit_sensitivity_data(summary([*BITS, *RATES], targets=("a", "b")))
-    assert data[["target", "bit"]].to_numpy().tolist() == [["a", 2], ["a", 31], ["b", 2], ["b", 31]]
-    ax = figures.bit_sensitivity(data)
-    assert ax.containers[1].lines[0].get_ydata().tolist() == pytest.approx([0.1])  # none lost at bit 31: a bound
-    assert figures.bit_sensitivity(data, quantity="trials_harmed").get_yscale() == "linear"
-
-
-@pytest.mark.parametrize(
-    ("module", "figure", "rows"), [(plots, "auc_vs_ber", RATES), (figures, "bit_sensitivity", BITS)]
-)
-def test_nothing_and_one_row(module, figure, rows, tmp_path, monkeypatch):
+def test_nothing_and_one_row(tmp_path, monkeypatch):
     monkeypatch.setenv("DRSROBUST_FIGURES", str(tmp_path))
-    one = getattr(module, f"{figure}_data")(summary(rows[:1]))
+    one = plots.auc_vs_ber_data(summary(RATES[:1]))
     for data in (one, one.iloc[:0]):
-        ax = getattr(module, figure)(data)
+        ax = plots.auc_vs_ber(data)
         plots.save(ax, "figure", data, "caption")
         assert (tmp_path / "figure.svg").stat().st_size > 5000
 

@@ -3,14 +3,13 @@
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import t
 
 from drsrobust.campaign import Campaign
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import FixedCount, resolve
 from drsrobust.statistics.pvf import pvf
 from drsrobust_study import components
-
-pytestmark = pytest.mark.long
 
 METRICS = ["decision_changed", "list_changed", "score_changed"]
 
@@ -41,14 +40,14 @@ def campaigns(evaluator, tmp_path_factory):
     conditions = components.single_errors(partition)
     stratified = Campaign(evaluator, conditions=conditions, trials=12, metrics=METRICS, store=tmp_path / "s")
     plain = Campaign(evaluator, errors=[FixedCount(1)], trials=600, metrics=METRICS, store=tmp_path / "p")
-    return partition, stratified.run(progress=False), plain, plain.run(progress=False)
+    return partition, stratified.run(progress=False), plain.run(progress=False)
 
 
 @pytest.mark.long
 def test_weighted_means_agree_with_plain_draws(evaluator, campaigns):
     """The stratified estimate of what one error anywhere does lies in the interval of 600 errors drawn anywhere, and the
     other way round; and it is a weighted mean of its parts."""
-    partition, table, _, drawn = campaigns
+    partition, table, drawn = campaigns
     anywhere = components.stratified_pvf(table, partition, evaluator.rows, by=[]).set_index("definition")
     plain = pvf(drawn, by=["model"]).set_index("definition")
     for definition in METRICS:
@@ -65,7 +64,7 @@ def test_weighted_means_agree_with_plain_draws(evaluator, campaigns):
 
 
 def test_what_no_trial_reached_or_what_raised_is_not_certain(evaluator, campaigns):
-    partition, table, _, _ = campaigns
+    partition, table, _ = campaigns
     quiet = {
         "decision_changed": 0.0,
         "list_changed": 0.0,
@@ -88,27 +87,99 @@ def test_what_no_trial_reached_or_what_raised_is_not_certain(evaluator, campaign
     assert after["auc_drop_high"] > before["auc_drop_high"] and after["n"] < before["n"]
 
 
-def test_errors_are_placed(evaluator, campaigns):
-    _, _, plain, drawn = campaigns
-    found = components.placed(plain)
-    assert len(found) == len(drawn) and found["component"].notna().all()
-    names = components.layer_names(evaluator.model)
-    assert (found["layer"] == found["tensor"].map(names)).all()
-    assert (found["bit_class"] == "exponent_top").sum() == (found["bit"] == 30).sum() > 10
-    assert set(found.loc[found["bit"] < 23, "bit_class"]) == {"mantissa"}
-    shares = found["component"].value_counts(normalize=True)
-    assert abs(shares["embedding"] - resolve(evaluator.model, "embedding").bits / resolve(evaluator.model).bits) < 0.03
+def test_each_training_and_all(evaluator, campaigns):
+    """Three trainings with the same trials: each gives the estimate of one, and the mean is that too; the shares of the whole
+    loss are those of the weighted means."""
+    partition, table, _ = campaigns
+    trainings = pd.concat([table.assign(train_seed=seed) for seed in (0, 1, 2)])
+    one = components.stratified_loss(table, partition, evaluator.rows)
+    each = components.by_training(components.stratified_loss, trainings, partition, evaluator.rows)
+    assert [each[each["train_seed"] == seed]["auc_drop"].tolist() for seed in (0, 2)] == [one["auc_drop"].tolist()] * 2
+    mean = components.over_trainings(each)
+    assert mean["auc_drop"].tolist() == pytest.approx(one["auc_drop"].tolist()) and set(mean["train_seeds"]) == {3}
+    parts = components.part_losses(trainings, partition, evaluator.rows)
+    assert set(parts["part"]) == {"mlp", "table"}
+    assert parts.groupby("train_seed")["loss_share"].sum().tolist() == pytest.approx([1.0] * 3)
+    sums = (one["share"] * one["auc_drop"]).groupby(one["component"] == "embedding").sum()
+    share = parts[parts["part"] == "table"]["loss_share"].iloc[0]
+    assert share == pytest.approx(sums[True] / sums.sum())
 
 
-def test_several_errors_have_no_place(evaluator, tmp_path):
-    runner = Campaign(evaluator, errors=[FixedCount(2)], trials=2, store=tmp_path / "s")
-    runner.run(progress=False)
-    with pytest.raises(ValueError, match=r"must flip one bit, got 2 in trial 0 of FixedCount\(k=2\)"):
-        components.placed(runner)
+def test_the_error_of_a_weighted_mean(evaluator, campaigns):
+    """By hand: squares of weights times the variance of each part's mean."""
+    partition, table, _ = campaigns
+    groups = table.groupby(["error_model", "target"])["auc_drop"]
+    keys = [(str(error), str(target)) for error, target in components.single_errors(partition)]
+    squares = partition["weight"] ** 2 * [groups.get_group(key).var() / 12 for key in keys]
+    (found,) = components.stratified_loss(table, partition, evaluator.rows, by=[])["auc_drop_error"]
+    assert found == pytest.approx(squares.sum() ** 0.5) and found > 0
+
+
+def losses(ratios, model="dlrm", dataset="d/full"):
+    """Losses per flip of a table, 1e-4 times (1 + seed), and of an MLP, which is these ratios higher; a bit in ten is the
+    MLP's."""
+    rows = []
+    for seed, ratio in enumerate(ratios):
+        for part, share, loss in (("mlp", 0.1, ratio), ("table", 0.9, 1)):
+            row = {
+                "model": model,
+                "dataset": dataset,
+                "train_seed": seed,
+                "part": part,
+                "component": part,
+                "layer": part,
+            }
+            loss = 1e-4 * (1 + seed) * loss
+            rows.append(row | {"share": share, "bits": round(1000 * share), "auc_drop": loss, "auc_drop_error": 0.1 * loss})
+    table = pd.DataFrame(rows)
+    total = table["share"] * table["auc_drop"]
+    return table.assign(loss_share=total / total.groupby(table["train_seed"]).transform("sum"))
+
+
+def test_what_s20_is_judged_by():
+    given = pd.concat(
+        [losses([100, 400]), losses([3, 5], dataset="d/ids"), losses([7], "afm"), losses([9], "dcn", "e/ids")]
+    )
+    found = components.statement_values(given)
+    assert found[["dataset", "item", "unit"]].to_numpy().tolist() == [
+        ["d", "dlrm", 0],
+        ["d", "dlrm", 1],
+        ["e", "dcn", 0],
+    ]
+    assert found["value"].tolist() == pytest.approx([100, 400, 9]) and set(found["statement"]) == {"S20"}
+    assert found["error"].tolist() == pytest.approx([np.hypot(0.1, 0.1) / np.log(10)] * 3)
+    harmless = losses([2]).assign(auc_drop=[1e-3, 0.0])
+    assert np.isnan(components.statement_values(harmless)["value"]).all()
+
+
+def test_effects_over_trainings():
+    ratios = [100.0, 200.0, 400.0]
+    names = {"mlp": "over_mlp", "table": "embedding"}
+    parts = losses(ratios)
+    layers = parts.replace({"component": names})
+    layers.loc[layers["component"] == "embedding", "layer"] = "embedding user"
+    small = layers[layers["component"] == "embedding"].assign(layer="embedding age", bits=9, share=0.009)
+    small["auc_drop"] *= 50  # half of the other table's total, at a hundredth of its bits
+    layers = pd.concat([layers, small])
+    shares = layers.assign(incorrect=layers["auc_drop"], definition="decision_changed").drop(columns="auc_drop")
+    shares = shares[shares["layer"] != "embedding age"]
+    found = components.effects(parts, shares, layers).set_index(["effect", "what"])
+    ratio = found.loc[("MLPs over tables", "AUC lost per flip")]
+    half = t.ppf(0.975, 2) * np.log10(2) / np.sqrt(3)
+    assert np.log10(ratio[["value", "low", "high"]].astype(float)).tolist() == pytest.approx(
+        [np.log10(200), np.log10(200) - half, np.log10(200) + half]
+    )
+    share = found.loc[("share of the whole loss", "mlp")]
+    assert share["value"] == pytest.approx(np.mean([0.1 * r / (0.1 * r + 0.9) for r in ratios])) and share["n"] == 3
+    assert found.loc[("top MLP over the next component", "decision_changed"), "value"] == pytest.approx(200)
+    changed = found.loc[("outputs changed by a flip in the top MLP", "decision_changed"), "value"]
+    assert changed == pytest.approx(1e-4 * (100 + 2 * 200 + 3 * 400) / 3)
+    assert found.loc[("total loss of a table", "embedding age, 9 bits"), "value"] == pytest.approx(2 * 0.009 * 50e-4)
+    assert found.loc[("total loss, largest table over smallest", "100 times the bits"), "value"] == pytest.approx(2)
 
 
 def test_bad_tables(evaluator, campaigns):
-    partition, table, *_ = campaigns
+    partition, table, _ = campaigns
     with pytest.raises(ValueError, match=r"table has no trial of FixedCount.* run single_errors\(partition\)"):
         components.stratified_pvf(table[table["target"] != table["target"].iloc[0]], partition, evaluator.rows)
     two = pd.concat([table, table.assign(model="other")])

@@ -10,7 +10,6 @@ from drsrobust_study import figures
 mpl.use("Agg")
 NAN = float("nan")
 COMPONENTS = {"embedding": (0.9, 1e-4), "over_mlp": (0.1, 1e-2)}
-CLASSES = ["mantissa", "sign", "exponent_top", "exponent_low", "exponent_high"]
 
 
 def ends(value, name):
@@ -54,17 +53,23 @@ def test_a_definition_without_values_is_left_out(shares):
     assert sum(len(series) // 2 for series in heights(ax)) == 8
 
 
-def test_classes_of_bits_from_the_highest(shares):
-    parts = pd.concat([shares[shares["model"] == "dlrm"].assign(bit_class=one) for one in [*CLASSES, "value"]])
-    data = figures.bit_class_pvf_data(parts)
-    order = ["sign", "exponent_top", "exponent_high", "exponent_low", "mantissa"]
-    assert data["bit_class"].drop_duplicates().tolist() == order  # quantized words' classes are not of these
-    ax = figures.bit_class_pvf(data, definition="score_changed")
-    assert "scores changed" in ax.get_title("left") + ax.get_title()
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["embedding", "over_mlp"]
-    assert {y for series in heights(ax) for y in series[1::2]} == set(
-        data[data["definition"] == "score_changed"]["incorrect"]
-    )
+def test_mlps_against_tables_by_training():
+    rows = []
+    for seed, part, loss in itertools.product((0, 1), ("mlp", "table", "cross"), (1e-4,)):
+        loss *= {"mlp": 100, "table": 1, "cross": 0}[part] * (1 + seed)
+        share = {"mlp": 0.7, "table": 0.2, "cross": 0.1}[part]
+        row = {"model": "dcn", "dataset": "d", "part": part, "train_seed": seed, "bits": 9, "share": 0.5, "n": 60}
+        rows.append(row | ends(loss, "auc_drop") | {"auc_drop_error": loss / 9, "loss_share": share})
+    data = figures.part_losses_data(pd.DataFrame(rows))
+    axes = plots.new_panels(2)
+    figures.part_losses(data, axes[0])
+    figures.part_losses(data, axes[1], quantity="loss_share")
+    drawn = [line.get_xdata().tolist() for line in axes[0].lines]
+    assert drawn == [pytest.approx(x) for x in ([1e-2, 2e-2], [1.5e-2], [1e-4, 2e-4], [1.5e-4])]
+    assert [text.get_text() for text in axes[0].texts] == ["100 times"]
+    assert [patch.get_width() for patch in axes[1].patches] == pytest.approx([0.7, 0.2, 0.1])
+    assert [patch.get_x() for patch in axes[1].patches] == pytest.approx([0, 0.7, 0.9])
+    figures.part_losses(data.iloc[:0])
 
 
 def test_layers_per_error_and_in_total():

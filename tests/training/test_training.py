@@ -50,8 +50,8 @@ def test_the_number_of_threads_changes_nothing(data, tmp_path, monkeypatch, name
         with threads(number):
             manifest = load_model(name, data, settings=QUICK, progress=False).manifest
             assert torch.get_num_threads() == number
-        manifest["curve"] = [epoch | {"seconds": 0} for epoch in manifest["curve"]]
-        found.append(manifest | {"seconds": 0})
+        manifest["curve"] = [epoch | {"seconds": 0, "cpu_seconds": 0} for epoch in manifest["curve"]]
+        found.append(manifest | {"seconds": 0, "cpu_seconds": 0})
     assert found[0] == found[1]
 
 

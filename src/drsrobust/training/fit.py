@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 SAVE_EVERY = 60.0  # seconds of training between snapshots
 HARDLY_LEARNED = 0.98  # normalised entropy; predicting the click rate for every row has 1
-_COUNTERS = ("epoch", "step", "total", "rows", "seconds")  # of `_Run`, kept in a snapshot
+_COUNTERS = ("epoch", "step", "total", "rows", "seconds", "cpu_seconds")  # of `_Run`, kept in a snapshot
 
 
 class Trainer:
@@ -94,7 +94,8 @@ class Trainer:
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch of the learning curve; losses in nats per row, `valid_ne` the normalised entropy."""
+    """One epoch of the learning curve; losses in nats per row, `valid_ne` the normalised entropy; `cpu_seconds` of the process
+    (None in older checkpoints)."""
 
     epoch: int
     train_loss: float
@@ -102,6 +103,7 @@ class Epoch:
     valid_auc: float
     valid_ne: float
     seconds: float
+    cpu_seconds: float | None = None
 
 
 def last_epoch(curve: list[Epoch], settings: Settings) -> int:
@@ -172,6 +174,11 @@ def fit(
     return run.curve
 
 
+def _clocks() -> tuple[float, float]:
+    """Seconds on the wall clock, and CPU seconds of this process."""
+    return time.perf_counter(), time.process_time()
+
+
 class _Run:
     """The state of one training run."""
 
@@ -187,7 +194,7 @@ class _Run:
         self.curve: list[Epoch] = []
         self.best, self.best_state = -math.inf, {}
         self.epoch, self.step = 1, 0  # of the next batch
-        self.total, self.rows, self.seconds = 0.0, 0, 0.0  # of the epoch so far
+        self.total, self.rows, self.seconds, self.cpu_seconds = 0.0, 0, 0.0, 0.0  # of the epoch so far
         self.snapshot = snapshot
         if snapshot is not None:
             rows = [data.train.fingerprint, data.valid.fingerprint]
@@ -201,7 +208,7 @@ class _Run:
         before = self.order.bit_generator.state  # a resumed epoch draws its order again
         order = self.order.permutation(len(self.data.train))
         rows = order[self.step * self.settings.batch_size :]
-        start = saved = time.perf_counter()
+        (start, cpu_start), saved = _clocks(), time.perf_counter()
         for batch in self.data.train.batches(self.settings.batch_size, order=rows):
             if len(batch.labels) > 1:  # BatchNorm needs two rows for a variance
                 loss = self.trainer.step(batch)
@@ -213,15 +220,16 @@ class _Run:
                 self.total, self.rows = self.total + loss * len(batch.labels), self.rows + len(batch.labels)
             self.step += 1
             bar.update()
-            now = time.perf_counter()
+            now, cpu_now = _clocks()
             self.seconds, start = self.seconds + now - start, now
+            self.cpu_seconds, cpu_start = self.cpu_seconds + cpu_now - cpu_start, cpu_now
             if self.snapshot is not None and now - saved > SAVE_EVERY:
                 self._save(before)
                 saved = time.perf_counter()
 
     def validate(self, bar: tqdm) -> None:
         """Ends an epoch: extends the learning curve and keeps the best weights so far."""
-        start = time.perf_counter()
+        start, cpu_start = _clocks()
         labels, prior = self.data.valid.labels, self.data.valid.prior
         scores = score(self.model, self.valid, len(labels))
         measured = {
@@ -230,13 +238,15 @@ class _Run:
             "valid_auc": auc(labels, scores),
             "valid_ne": normalised_entropy(labels, scores, prior),
         }
-        self.curve.append(Epoch(self.epoch, **measured, seconds=self.seconds + time.perf_counter() - start))
+        now, cpu_now = _clocks()
+        measured |= {"seconds": self.seconds + now - start, "cpu_seconds": self.cpu_seconds + cpu_now - cpu_start}
+        self.curve.append(Epoch(self.epoch, **measured))
         if self.curve[-1].valid_auc > self.best:
             self.best = self.curve[-1].valid_auc
             self.best_state = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
         bar.set_postfix_str(f"AUC {self.curve[-1].valid_auc:.4f}, best {self.best:.4f}", refresh=False)
         self.epoch, self.step = self.epoch + 1, 0
-        self.total, self.rows, self.seconds = 0.0, 0, 0.0
+        self.total, self.rows, self.seconds, self.cpu_seconds = 0.0, 0, 0.0, 0.0
 
     def _save(self, order: dict[str, Any]) -> None:
         """Writes a snapshot; `order` is the state of the row order's generator at the start of the epoch."""
@@ -261,6 +271,6 @@ class _Run:
         set_random_state(self.device, tensors)
         self.order.bit_generator.state = state["order"]
         for name in _COUNTERS:
-            setattr(self, name, state[name])
+            setattr(self, name, state.get(name, 0.0))  # snapshots of older versions have no CPU seconds
         self.curve = [Epoch(**epoch) for epoch in state["curve"]]
         self.best = -math.inf if state["best"] is None else state["best"]

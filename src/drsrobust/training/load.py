@@ -150,6 +150,7 @@ def _train(folder: Path, identity: dict[str, Any], data: Dataset, device: str | 
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "curve": [asdict(epoch) for epoch in curve],
         "seconds": sum(epoch.seconds for epoch in curve),
+        "cpu_seconds": sum(epoch.cpu_seconds or 0.0 for epoch in curve),
         "device": torch_device.type,
         "versions": versions(),
         "commit": commit(),

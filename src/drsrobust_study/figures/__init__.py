@@ -14,19 +14,18 @@ from drsrobust_study.figures.bit_sensitivity import (
     bit_map,
     bit_sensitivity,
     bit_sensitivity_data,
-    top_bit,
 )
 from drsrobust_study.figures.chosen_flips import worst_case
 from drsrobust_study.figures.clean_models import clean_auc, clean_auc_data, learning_curves, learning_curves_data
 from drsrobust_study.figures.components import (
-    bit_class_pvf,
-    bit_class_pvf_data,
     component_pvf,
     component_pvf_data,
     error_shapes,
     error_shapes_data,
     layer_loss,
     layer_loss_data,
+    part_losses,
+    part_losses_data,
     row_loss,
     row_loss_data,
 )
@@ -59,8 +58,6 @@ __all__ = [
     "abft_overhead_data",
     "abft_repair",
     "abft_repair_data",
-    "bit_class_pvf",
-    "bit_class_pvf_data",
     "bit_layout",
     "bit_layout_data",
     "bit_map",
@@ -94,6 +91,8 @@ __all__ = [
     "number_formats_data",
     "one_flip",
     "part_curves",
+    "part_losses",
+    "part_losses_data",
     "probe_coverage",
     "probe_latency",
     "protection_front",
@@ -109,7 +108,6 @@ __all__ = [
     "recovery_rows_data",
     "row_loss",
     "row_loss_data",
-    "top_bit",
     "training_actions",
     "training_detection",
     "training_losses",

@@ -8,116 +8,56 @@ import numpy as np
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.patches import Rectangle
 
-from drsrobust.plots.curves import interval, picked
-from drsrobust.plots.losses import bound_handles, draw_losses, loss_axis, loss_floor
-from drsrobust.plots.style import at_edge, is_alone, legend_outside, series_style, series_styles, styled
+from drsrobust.plots.curves import interval
+from drsrobust.plots.style import is_alone, legend_outside, series_styles, styled
+from drsrobust_study.bit_sensitivity import flipped as flipped_words
 from drsrobust_study.findings import number
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-_KEYS = ["model", "dataset", "target", "bit"]
-_NUMBERS = ["n", "auc_drop", "auc_drop_low", "auc_drop_high", "few_harmful"]
-_NUMBERS += ["trials_harmed", "trials_harmed_low", "trials_harmed_high", "share_nonfinite"]
-_PVF = ["pvf", "pvf_low", "pvf_high"]
 FIELDS = (("sign", 31, 31), ("exponent", 23, 30), ("mantissa", 0, 22))
-_LABELS = {
-    "auc_drop": "AUC lost by one flip (mean)",
-    "trials_harmed": "share of flips that lose over 0.001 AUC",
-    "pvf": "share of flips that change a decision",
-}
-_TITLES = {"auc_drop": "AUC loss", "trials_harmed": "share of harmful flips", "pvf": "flips that change decisions"}
+_LABELS = {"pvf": "share of flips that change a decision", "auc_drop": "AUC lost by one flip (mean)"}
 _BOLD = (31, 30, 29)  # flips whose value a reader should see: the sign, a huge number, almost nothing
 _SMALLEST, _LARGEST = 1e-5, 0.5  # AUC losses that colours tell apart
 
 
-def bit_sensitivity_data(summary: "pd.DataFrame", shares: "pd.DataFrame | None" = None) -> "pd.DataFrame":
+def bit_sensitivity_data(shares: "pd.DataFrame") -> "pd.DataFrame":
     """What `bit_sensitivity` and `bit_map` draw: one row per model, data set, target and bit position, sorted.
 
     Args:
-        summary: `dr.summarise` of campaigns of `SingleBit`.
-        shares: `dr.pvf` of the same trials by model, dataset, target and error_model; adds `pvf`, `pvf_low`, `pvf_high` of the
-            definition `decision_changed`.
+        shares: `dr.pvf` of campaigns of `SingleBit`, by model, dataset, target and error_bit; of the definition
+            `decision_changed`.
     """
-    picked(summary, [], "auc_drop_low")
-    numbers = _NUMBERS
-    if shares is not None:
-        keys = [*_KEYS[:3], "error_model"]
-        summary = summary.merge(shares[shares["definition"] == "decision_changed"][[*keys, *_PVF]], on=keys)
-        numbers = [*_NUMBERS, *_PVF]
-    data = summary.dropna(subset=["error_bit"])
-    data = data.assign(bit=data["error_bit"].astype(int))
-    return picked(data, _KEYS + numbers, "auc_drop_low").sort_values(_KEYS, ignore_index=True)
+    data = shares[shares["definition"] == "decision_changed"].rename(columns={"error_bit": "bit"}).astype({"bit": int})
+    keys = ["model", "dataset", "target", "bit"]
+    return data[[*keys, "n", "pvf", "pvf_low", "pvf_high"]].sort_values(keys, ignore_index=True)
 
 
 @styled
-def bit_sensitivity(
-    data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str = "auc_drop", lowest: int = 0
-) -> "Axes":
-    """Effect of a single flip with its interval against the bit position, a series per target. Losses are logarithmic, and an
-    open triangle is the upper end of an interval that holds no loss, since few flips were harmful.
+def bit_sensitivity(data: "pd.DataFrame", ax: "Axes | None" = None, *, lowest: int = 0) -> "Axes":
+    """Share of flips that change a decision, with its interval, against the bit position: a series per target.
 
     Args:
-        ax: where to draw; None: a new figure. The last panel of a row has the legend.
-        quantity: `auc_drop` (mean AUC loss), `trials_harmed` (share of flips that lose over 0.001 AUC) or `pvf`.
+        data: `bit_sensitivity_data` of one model.
+        ax: where to draw; None: a new figure.
         lowest: bit that is shown.
     """
     data = data[data["bit"] >= lowest]
-    targets, floor = list(data["target"].unique()), loss_floor(data)
+    targets = list(data["target"].unique())
     for index, (target, style) in enumerate(series_styles(targets).items()):
         curve = data[data["target"] == target]
         place = curve["bit"] + 0.22 * (index - (len(targets) - 1) / 2)  # side by side, so that no bar hides another
-        style = {
-            "color": style["color"],
-            "marker": style["marker"],
-            "linestyle": "none",
-            "markersize": 4.5,
-            "label": target,
-        }
-        if quantity == "auc_drop":
-            draw_losses(ax, curve, place, floor=floor, **style)
-        else:
-            ax.errorbar(place, curve[quantity], yerr=interval(curve, quantity), elinewidth=1, **style)
+        style = {"color": style["color"], "marker": style["marker"], "linestyle": "none", "markersize": 4.5}
+        ax.errorbar(place, curve["pvf"], yerr=interval(curve, "pvf"), elinewidth=1, label=target, **style)
     ax.axvspan(22.5, 30.5, color="#F1EFE6", zorder=0, lw=0)
-    if quantity == "auc_drop":
-        loss_axis(ax, floor, data["auc_drop_high"].max() if len(data) else floor)
-    ax.set(ylabel=_LABELS[quantity], xlim=(31.7, lowest - 0.7))
+    ax.set(ylabel=_LABELS["pvf"], xlim=(31.7, lowest - 0.7))
     _bit_axis(ax, lowest)
     ax.set_xticks(range(lowest, 32, 1 if is_alone(ax) else 2))
     if len(data):
-        ax.set_title(f"{_TITLES[quantity]}, {data['model'].iloc[0]} on\n{data['dataset'].iloc[0]}", pad=18)
-        handles = ax.get_legend_handles_labels()[0]
-        handles += bound_handles(data, floor=floor) if quantity == "auc_drop" else []
-        if at_edge(ax, "last_col") or quantity == "auc_drop":
-            legend_outside(ax, handles, title="flip in")
-    return ax
-
-
-@styled
-def top_bit(data: "pd.DataFrame", ax: "Axes | None" = None, *, bit: int = 30) -> "Axes":
-    """AUC loss of one flip in many models, logarithmic: a row per model and target as in `bit_map`, with the loss by one bit
-    and by the worst of the other bits.
-
-    Args:
-        data: `bit_sensitivity_data`.
-        ax: where to draw; None: a new figure.
-        bit: the bit that is compared with all others.
-    """
-    keys = ["model", "target"]
-    rows, floor = list(dict.fromkeys(data[keys].itertuples(index=False, name=None))), loss_floor(data)
-    of_bit = data[data["bit"] == bit]
-    others = data[data["bit"] != bit].sort_values("auc_drop", ascending=False, kind="stable").drop_duplicates(keys)
-    for index, (label, part) in enumerate({f"bit {bit}": of_bit, "worst other bit": others}.items()):
-        place = [rows.index(key) for key in part[keys].itertuples(index=False, name=None)]
-        style = {"color": series_style(index)["color"], "marker": series_style(index)["marker"], "label": label}
-        draw_losses(ax, part, np.array(place) + 0.16 * (2 * index - 1), floor=floor, vertical=False, **style)
-    _model_rows(ax, rows)
-    if len(rows):
-        loss_axis(ax, floor, data["auc_drop_high"].max(), axis="x")
-        legend_outside(ax, [*ax.get_legend_handles_labels()[0], *bound_handles(data, floor=floor, vertical=False)])
-    ax.set_title("AUC lost by one flip (mean)", pad=18)
-    ax.set_xlabel("AUC lost")
+        ax.set_title(f"{data['model'].iloc[0]} on {data['dataset'].iloc[0]}", pad=18)
+        legend_outside(ax, title="flip in")
     return ax
 
 
@@ -126,13 +66,15 @@ def bit_map(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str = "
     """Effect of a single flip in many models: a row per model and target, a column per bit position, darker for more.
 
     Args:
-        quantity: `auc_drop` (logarithmic; blank under 1e-5 or where the interval contains 0) or `pvf`.
+        data: `bit_sensitivity_data`, or `loss_by_bit`, which has no targets.
+        quantity: `auc_drop` (logarithmic; blank under 1e-5) or `pvf`.
         lowest: bit that is shown.
     """
+    data = data.assign(target=data.get("target", ""))
     rows = list(dict.fromkeys(data[["model", "target"]].itertuples(index=False, name=None)))
     values = np.full((len(rows), 32), np.nan)
     for row in data.to_dict("records"):
-        if quantity != "auc_drop" or (row["auc_drop_low"] > 0 and row["auc_drop"] >= _SMALLEST):
+        if quantity != "auc_drop" or row["auc_drop"] >= _SMALLEST:
             values[rows.index((row["model"], row["target"])), row["bit"]] = row[quantity]
     scale = LogNorm(_SMALLEST, _LARGEST, clip=True) if quantity == "auc_drop" else Normalize(0, 1)
     if len(rows):
@@ -156,7 +98,7 @@ def _model_rows(ax: "Axes", rows: Sequence[tuple[str, str]]) -> None:
     for index, ((model, _), (next_model, _)) in enumerate(pairwise(rows)):
         if model != next_model:
             ax.axhline(index + 0.5, color="#555555", linewidth=0.8)
-    ax.set_yticks(range(len(rows)), [f"{model}  {target}" for model, target in rows])
+    ax.set_yticks(range(len(rows)), [f"{model}  {target}".rstrip() for model, target in rows])
     ax.set_ylim(max(len(rows), 1) - 0.5, -0.5)
     ax.grid(False, axis="y")
 
@@ -180,9 +122,10 @@ def bit_layout_data(weight: float, bits: Sequence[int]) -> "pd.DataFrame":
     """
     import pandas as pd
 
-    words = np.array([weight], np.float32).view(np.uint32) ^ np.array([0, *(1 << bit for bit in bits)], np.uint32)
-    values = words.view(np.float32).astype(float)
-    rows = {"flipped": [-1, *bits], "value": values, "word": [f"{word:032b}" for word in words.tolist()]}
+    stored = np.array([weight], np.float32)
+    values = np.concatenate([stored, *(flipped_words(stored, bit) for bit in bits)])
+    words = [f"{word:032b}" for word in values.view(np.uint32).tolist()]
+    rows = {"flipped": [-1, *bits], "value": values.astype(float), "word": words}
     return pd.DataFrame(rows)
 
 

@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING
 
 from matplotlib.ticker import MaxNLocator, MultipleLocator
 
-from drsrobust.plots.curves import interval
-from drsrobust.plots.style import legend_outside, series_styles, styled
+from drsrobust.plots.style import GUIDE, legend_outside, name_line, series_styles, styled
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-_CURVE = ["model", "dataset", "epoch", "train_loss", "valid_loss", "valid_auc", "valid_ne"]
+_CURVE = ["model", "dataset", "train_seed", "epoch", "train_loss", "valid_loss", "valid_auc", "valid_ne"]
 _LABELS = {
     "valid_auc": "AUC on validation rows",
     "valid_loss": "log loss on validation rows (nats)",
@@ -22,46 +21,57 @@ _LABELS = {
 
 
 def clean_auc_data(table: "pd.DataFrame") -> "pd.DataFrame":
-    """What `clean_auc` draws: one row per data set and model, the best of each data set first, without training times."""
-    columns = ["dataset", "model", "auc", "auc_low", "auc_high", "logloss", "ne", "parameters"]
-    return table[columns].sort_values(["dataset", "auc"], ascending=[True, False], ignore_index=True)
+    """What `clean_auc` draws: one row per training, the best model of each data set (by its mean) first, without times."""
+    columns = ["dataset", "model", "train_seed", "auc", "auc_low", "auc_high", "logloss", "ne", "parameters"]
+    mean = table.groupby(["dataset", "model"])["auc"].transform("mean")
+    order = ["dataset", "mean", "model", "train_seed"]
+    return table.assign(mean=mean).sort_values(order, ascending=[True, False, True, True], ignore_index=True)[columns]
 
 
 @styled
-def clean_auc(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str | None = None) -> "Axes":
-    """AUC without errors, with its interval, a line per model; the axes of all data sets have one scale.
+def clean_auc(
+    data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str | None = None, published: float | None = None
+) -> "Axes":
+    """AUC without errors, a line per model: a dot per training, and their mean as a bar and a number; the axes of all data sets
+    have one scale.
 
     Args:
         ax: where to draw; None: a new figure.
         dataset: of the panel; None: the first in the data.
+        published: an AUC of the study on this data set, as a line.
     """
-    ends_of = data.groupby("dataset")[["auc_low", "auc_high"]].agg({"auc_low": "min", "auc_high": "max"})
-    span = 1.15 * (ends_of["auc_high"] - ends_of["auc_low"]).max()
+    ends = data.groupby("dataset")["auc"].agg(["min", "max"])
+    span = 1.3 * max((ends["max"] - ends["min"]).max(), 0.005) if len(data) else 1.0
     dataset = next(iter(data["dataset"]), None) if dataset is None else dataset
     data = data[data["dataset"] == dataset]
-    place, ends, styles = range(len(data))[::-1], interval(data, "auc"), series_styles(data["model"])
-    text = {"xytext": (0, 6), "textcoords": "offset points", "ha": "center", "size": 8, "color": "#444444"}
-    for row, (y, model, auc) in enumerate(zip(place, data["model"], data["auc"], strict=True)):
-        ax.errorbar(auc, y, xerr=ends[:, [row]], capsize=3, markersize=6, **styles[model])
-        ax.annotate(f"{auc:.4f}", (auc, y), **text)
-    ax.set_yticks(list(place), data["model"])
-    ax.set_ylim(-0.6, len(data) - 0.3)
+    models = list(data["model"].unique())
+    text = {"xytext": (0, 9), "textcoords": "offset points", "ha": "center", "size": 8, "color": "#444444"}
+    for y, (model, runs) in zip(range(len(models))[::-1], data.groupby("model", sort=False), strict=True):
+        colour = series_styles(models)[model]["color"]
+        ax.plot(runs["auc"], [y] * len(runs), "o", markersize=5, alpha=0.55, color=colour, markeredgewidth=0)
+        ax.plot([runs["auc"].mean()], [y], "|", markersize=13, markeredgewidth=1.6, color=colour)
+        ax.annotate(f"{runs['auc'].mean():.4f}", (runs["auc"].mean(), y), **text)
+    ax.set_yticks(range(len(models))[::-1], models)
+    ax.set_ylim(-0.6, len(models) - 0.3)
     ax.grid(False, axis="y")
     ax.set(xlabel="AUC on test rows", title=dataset or "")
     if len(data):
-        middle = (data["auc_low"].min() + data["auc_high"].max()) / 2
+        middle = (data["auc"].min() + data["auc"].max()) / 2
         ax.set_xlim(middle - span / 2, middle + span / 2)
         ax.xaxis.set_major_locator(MultipleLocator(0.01) if 0.02 < span < 0.08 else MaxNLocator(3))
+    if published is not None:
+        ax.axvline(published, linestyle="--", **GUIDE)
+        name_line(ax, published, f"published: {published:g}", axis="x")
     return ax
 
 
 def learning_curves_data(curves: "pd.DataFrame") -> "pd.DataFrame":
-    """What `learning_curves` draws: one row per data set, model and epoch, without times.
+    """What `learning_curves` draws: one row per data set, model, training and epoch, without times.
 
     Args:
-        curves: the models' `curve.csv`, with columns `model` and `dataset`.
+        curves: the models' `curve.csv`, with columns `model`, `dataset` and `train_seed`.
     """
-    return curves[_CURVE].sort_values(["dataset", "model", "epoch"], ignore_index=True)
+    return curves[_CURVE].sort_values(["dataset", "model", "train_seed", "epoch"], ignore_index=True)
 
 
 @styled
@@ -75,6 +85,7 @@ def learning_curves(
     """A quantity against the epoch, a curve per model; a ring marks the epoch whose weights were kept.
 
     Args:
+        data: of one training of each model.
         quantity: `valid_auc`, `valid_loss`, `valid_ne` or `train_loss`.
         models: all models of the figure, so that each looks alike in all panels; None: those of `data`.
     """

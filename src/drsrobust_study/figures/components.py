@@ -1,4 +1,4 @@
-"""Effect of one error by where it falls: component, class of bits, layer or table, often or seldom read rows."""
+"""Effect of one error by where it falls: MLPs or tables, component, layer or table, often or seldom read rows."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from drsrobust.plots.curves import picked
-from drsrobust.plots.losses import RESOLUTION, bound_handles, draw_losses, loss_axis, loss_floor
+from drsrobust.plots.losses import LOST, RESOLUTION, bound_handles, draw_losses, loss_axis, loss_floor
 from drsrobust.plots.style import at_edge, legend_outside, series_style, series_styles, styled
+from drsrobust_study.part_curves import MLP, TABLE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,13 +23,7 @@ _OUTPUTS = {
     "list_changed": "users' lists changed",
     "score_changed": "scores changed",
 }
-_CLASSES = {
-    "sign": "sign\n(31)",
-    "exponent_top": "exponent\ntop bit\n(30)",
-    "exponent_high": "exponent\nhigh\n(29-27)",
-    "exponent_low": "exponent\nlow\n(26-23)",
-    "mantissa": "mantissa\n(22-0)",
-}
+_PARTS = {MLP: "MLPs", TABLE: "tables", "other": "other parts"}
 _LEAST = 1e-7  # the smallest share of outputs in a figure
 _SMALLEST_TOTAL = 1e-8  # AUC loss times a share of bits
 
@@ -84,46 +79,64 @@ def component_pvf(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: s
     return ax
 
 
-def bit_class_pvf_data(parts: "pd.DataFrame") -> "pd.DataFrame":
-    """What `bit_class_pvf` draws: one row per model, component, class of bits and definition; highest bits first.
+def part_losses_data(losses: "pd.DataFrame") -> "pd.DataFrame":
+    """What `part_losses` draws: one row per model, data set, part and training, the data sets in order.
 
     Args:
-        parts: `stratified_pvf` (or `dr.pvf`) by component and bit_class, of float32 words.
+        losses: `components.part_losses` of one or more models.
     """
-    data = parts[parts["bit_class"].isin(list(_CLASSES))]
-    order = data["bit_class"].map({name: number for number, name in enumerate(_CLASSES)})
-    columns = ["model", "dataset", "component", "bit_class", "definition", "n", *_PVF, *_INCORRECT]
-    return data.iloc[np.lexsort((order, data["component"]))][columns].reset_index(drop=True)
+    columns = ["dataset", "model", "part", "train_seed", "bits", "share", "n", *_LOSS, "auc_drop_error", "loss_share"]
+    return losses[columns].sort_values(["dataset", "model"], kind="stable", ignore_index=True)
 
 
 @styled
-def bit_class_pvf(
-    data: "pd.DataFrame", ax: "Axes | None" = None, *, definition: str = "decision_changed", quantity: str = "incorrect"
-) -> "Axes":
-    """PVF by class of bits, a series per component.
+def part_losses(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str = "auc_drop") -> "Axes":
+    """MLPs against tables, a row per model and data set.
 
     Args:
-        definition: of an incorrect output: `decision_changed`, `list_changed` or `score_changed`.
-        quantity: as of `component_pvf`.
+        data: `part_losses_data`.
+        ax: where to draw; None: a new figure. The last panel of a row has the legend.
+        quantity: `auc_drop`, the AUC lost by one flip in the part, a dot per training, with the mean as a bar and the ratio of
+            the means in words; or `loss_share`, each part's share of the whole loss at one low bit error rate (mean).
     """
-    data = data[data["definition"] == definition]
-    components, floor = list(data["component"].unique()), loss_floor(data, quantity, _LEAST)
-    for index, (component, style) in enumerate(series_styles(components).items()):
-        points = data[data["component"] == component]
-        place = points["bit_class"].map(list(_CLASSES).index) + 0.18 * (index - (len(components) - 1) / 2)
-        style = {"color": style["color"], "marker": style["marker"], "label": component}
-        draw_losses(ax, points, place, quantity, floor=floor, **style)
-    ax.axvspan(0.5, 1.5, color="#F1EFE6", zorder=0, lw=0)
-    ax.set_xticks(range(len(_CLASSES)), list(_CLASSES.values()))
-    ax.set_xlim(-0.5, len(_CLASSES) - 0.5)
-    ax.grid(False, axis="x")
-    if quantity == "incorrect":
-        ax.set(title=f"{_OUTPUTS[definition]} by one error", ylabel="mean share of all outputs")
-        loss_axis(ax, floor, 1.0, label="mean share of all outputs")
+    rows = list(dict.fromkeys(data[["model", "dataset"]].itertuples(index=False, name=None)))
+    heights = np.array(
+        [len(rows) - 1 - rows.index(key) for key in data[["model", "dataset"]].itertuples(index=False, name=None)]
+    )
+    parts = data["part"].where(data["part"].isin([MLP, TABLE]), "other")
+    left = np.zeros(len(rows))
+    for index, (part, label) in enumerate(_PARTS.items()):
+        of_part, colour = (parts == part).to_numpy(), "#BBBBBB" if part == "other" else series_style(index)["color"]
+        means = data[of_part].groupby(heights[of_part])[quantity]
+        if quantity == "loss_share":
+            sums = data[of_part].groupby([heights[of_part], "train_seed"])[quantity].sum().groupby(level=0).mean()
+            width = np.maximum(sums.reindex(range(len(rows)), fill_value=0.0).to_numpy(), 0)
+            ax.barh(range(len(rows)), width, 0.6, left=left, color=colour, label=label)
+            left += width
+        elif part != "other":
+            shown = of_part & (data[quantity] > 0).to_numpy()
+            ax.plot(
+                data[quantity][shown], heights[shown], "o", color=colour, alpha=0.5, markersize=5, markeredgewidth=0
+            )
+            ax.plot(means.mean(), means.mean().index, "|", color=colour, markersize=13, markeredgewidth=1.6)
+    ax.set_yticks(range(len(rows))[::-1], [f"{model}\n{dataset}" for model, dataset in rows])
+    ax.set_ylim(-0.6, max(len(rows), 1) - 0.4)
+    ax.grid(False, axis="y")
+    if quantity == "loss_share":
+        ax.set(title="share of the loss at one low rate", xlabel="share of the AUC lost", xlim=(0, 1))
     else:
-        ax.set(title=f"errors with any {_OUTPUTS[definition]} (PVF)", ylabel="share of errors", ylim=(-0.03, 1.03))
-    if len(data) and at_edge(ax, "last_col"):
-        legend_outside(ax, title=f"{data['model'].iloc[0]}: error in")
+        ax.set(title="one flip in MLPs or tables", xlabel=LOST, xscale="log")
+        means = data.groupby([heights, data["part"]])["auc_drop"].mean()
+        for height in range(len(rows)):
+            if {(height, MLP), (height, TABLE)} <= {*means.index} and means[height, TABLE] > 0:
+                between = np.sqrt(means[height, MLP] * means[height, TABLE])
+                text = f"{means[height, MLP] / means[height, TABLE]:,.0f} times"
+                ax.annotate(
+                    text, (between, height), (0, 5), textcoords="offset points", ha="center", size=8, color="#444444"
+                )
+    ax.label_outer()
+    if len(data) and quantity == "loss_share":
+        legend_outside(ax)
     return ax
 
 
