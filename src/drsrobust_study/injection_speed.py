@@ -175,7 +175,7 @@ def measure(
                     point = bench.point(rate, seed, limit)
                 except Exception as error:
                     short = isinstance(error, MemoryError) or "allocate" in str(error)  # PyTorch has no class for it
-                    if not short and not kind.needs:
+                    if not short:
                         raise
                     if bench:
                         bench.restore()
