@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust._choices import unknown
 from drsrobust._provenance import machine, versions
 from drsrobust.data import Split
 from drsrobust.evaluation import Evaluator
@@ -19,11 +18,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 INPUTS = 10_000  # per setting of the model factors in the study
-_MEASURED = {
-    "cpu_ms": "CPU time of one injection on one thread, median of 3 to 200 calls (2 if a call takes over a second); for "
-    "drsrobust with undo, which the other methods do not have.",
-    "peak_mib": "Most memory beyond model and program during the first injection, one thread; about 2 MiB are noise.",
-}
 
 
 def details(
@@ -148,22 +142,28 @@ def deviation_details(
     return details([*parts, *more])
 
 
-def speed_details(table: "pd.DataFrame", quantity: str = "cpu_ms") -> str:
-    """Details of a figure made from `injection_speed`: how it was measured, and what was not run.
+def speed_details(table: "pd.DataFrame", peers: "pd.DataFrame") -> str:
+    """Details of a figure of `injection_speed` and `peer_speed`: how they were measured, and what was not run.
 
     Args:
-        table: as `injection_speed` gives it.
-        quantity: `cpu_ms` or `peak_mib`.
+        table: as `drsrobust_study.injection_speed.injection_speed` returns it.
+        peers: as `drsrobust_study.injection_speed.peers` returns it.
     """
-    if quantity not in _MEASURED:
-        raise unknown("quantity", quantity, _MEASURED)
-    notes = table[table["note"].notna() & (table["note"] != "")].drop_duplicates(["method", "note"])
-    # The first reason not to run a method holds for its larger models too.
-    missing = notes[notes["note"].str.startswith("not run")].drop_duplicates("method")
-    others = notes[~notes["note"].str.startswith(("not run", "no undo"))]
-    parts = [f"{row.method}: {row.note}." for part in (others, missing) for row in part.itertuples()]
-    shape = "A model of the study's shape (26 tables of dimension 16, two MLPs); errors in all parameters."
-    return details([_MEASURED[quantity], shape, *parts, f"{machine()['architecture']}, torch {versions()['torch']}."])
+    timed = "CPU time of one injection on one thread, median of 3 to 200 calls (2 if a call takes over a second); for drsrobust"
+    parts = [
+        f"{timed} with undo, which the other methods do not have. {machine()['architecture']}, torch {versions()['torch']}."
+    ]
+    parts.append("A model of the study's shape (26 tables of dimension 16, two MLPs); errors in all parameters.")
+    notes = table[table["note"].str.startswith("not run", na=False)].drop_duplicates("method")
+    parts += [f"{row.method}: {row.note}." for row in notes.itertuples()]
+    ran, first = peers[peers["cpu_s"].notna()].drop_duplicates("tool"), peers.iloc[0]
+    tools = ", ".join(f"{row.tool} {row.version}" for row in ran.itertuples())
+    parts.append(
+        f"Published tools: reproduce/peers.csv, a run of `make bench BENCH=peers` of {first['date']} ({tools};"
+    )
+    parts.append(f"torch {first['torch']}, {first['processor']}), each point one call.")
+    parts += [f"{row.tool}: {row.note}." for row in peers[peers["cpu_s"].isna()].itertuples()]
+    return details(parts)
 
 
 def protocol_text(summary: "pd.DataFrame", *, ber: float) -> str:

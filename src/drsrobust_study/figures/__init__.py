@@ -1,12 +1,11 @@
 """The study's figures: `<name>_data` picks the numbers that `<name>` draws on `ax` (None: a new figure)."""
 
 from drsrobust_study.figures.abft import (
+    abft_alarms,
     abft_detection,
     abft_detection_data,
     abft_overhead,
     abft_overhead_data,
-    abft_repair,
-    abft_repair_data,
 )
 from drsrobust_study.figures.ber_sweep import (
     ber_knees,
@@ -39,7 +38,7 @@ from drsrobust_study.figures.components import (
     row_loss_data,
 )
 from drsrobust_study.figures.fleet import fleet_tail
-from drsrobust_study.figures.injection_speed import injection_speed, injection_speed_data
+from drsrobust_study.figures.injection_speed import injection_speed, injection_speed_data, peer_speed
 from drsrobust_study.figures.lead import lead, lead_data
 from drsrobust_study.figures.memory_faults import (
     fault_assumptions,
@@ -75,12 +74,11 @@ from drsrobust_study.figures.protection_plan import protection_plan, protection_
 from drsrobust_study.figures.training_errors import training_actions, training_detection, training_losses
 
 __all__ = [
+    "abft_alarms",
     "abft_detection",
     "abft_detection_data",
     "abft_overhead",
     "abft_overhead_data",
-    "abft_repair",
-    "abft_repair_data",
     "ber_knees",
     "ber_knees_data",
     "bit_class_pvf",
@@ -122,6 +120,7 @@ __all__ = [
     "number_formats",
     "number_formats_data",
     "one_flip",
+    "peer_speed",
     "probe_coverage",
     "probe_latency",
     "protection_cost",
