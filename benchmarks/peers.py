@@ -1,8 +1,8 @@
-"""One injection by the study's tool, PyTEI, and by the tools that the study compares it with: CPU seconds (statement S19).
+"""One injection by the study's tool, PyTEI, and by tools that it is compared with: CPU seconds (statement S19).
 
-Published tools are called as their users would call them, and nothing of them is kept here. Checkouts are named by environment
-variables: `DRSROBUST_PYTEI` (facebookresearch/PyTEI, MIT), `DRSROBUST_MRFI` and `DRSROBUST_PYTORCHFI` (or the packages of
-`pip install -e '.[benchmark]'`). `reproduce/peers.csv` is the table of one run.
+They are called as their users would call them; nothing of them is kept here. Environment variables name checkouts:
+`DRSROBUST_PYTEI` (facebookresearch/PyTEI, MIT), `DRSROBUST_MRFI`, `DRSROBUST_PYTORCHFI` (or `pip install -e '.[benchmark]'`).
+`reproduce/peers.csv` is the table of one run.
 """
 
 import importlib
@@ -45,10 +45,10 @@ NOT_RUN = {
     "GoldenEye": "it flips bits in outputs of layers; in weights it draws one random value a call, through PyTorchFI",
     "Ares": "it flips bits of fixed-point numbers, and has no adapter here",
     "BinFI": "its models are of TensorFlow",
-    "FIdelity": "it models an accelerator's registers; no code that takes a PyTorch model was found",
+    "FIdelity": "its errors are in an accelerator's registers, and it has no adapter here",
 }
 COLUMNS = ("tool", "version", "repetition", "cpu_s", "factor", "errors", "parameters", "rate", "note", "date")
-COLUMNS += ("drsrobust", "torch", "processor")
+COLUMNS += ("torch", "processor")
 _LAYERS = (nn.EmbeddingBag, nn.Linear)
 _WIDTH = 13 + 26  # of the model's one input
 
@@ -81,7 +81,7 @@ def peers(parameters: int = PARAMETERS, rate: float = RATE, limit: float = LIMIT
     rows += [{"tool": tool, "version": "", "note": f"not run: {why}"} for tool, why in NOT_RUN.items()]
     table = pd.DataFrame(rows)
     of_study = table[table["tool"] == STUDY].set_index("repetition")["cpu_s"]
-    made = {"parameters": parameters, "rate": rate, "date": date.today().isoformat(), "drsrobust": commit()}
+    made = {"parameters": parameters, "rate": rate, "date": date.today().isoformat()}
     made |= {"torch": torch.__version__, "processor": machine()["processor"]}
     table = table.assign(factor=table["cpu_s"] / table["repetition"].map(of_study), **made)
     return table.astype({"repetition": "Int64", "errors": "Int64"})[list(COLUMNS)]

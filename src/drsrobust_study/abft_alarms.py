@@ -105,6 +105,6 @@ def statement_values(points: "pd.DataFrame") -> "pd.DataFrame":
             share = (row.alarms * row.trials + 1) / (row.trials + 2)
             place = {"dataset": row.dataset, "item": row.model, "unit": row.train_seed}
             number = {"value": row.alarms, "error": np.sqrt(share * (1 - share) / (row.trials + 2))}
-            yield {"statement": "S18", "what": f"alarms at {row.ber:g}"} | place | number
+            yield {"statement": "S18", "part": "", "what": f"alarms at {row.ber:g}"} | place | number
 
     return values(rows())

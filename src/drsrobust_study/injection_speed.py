@@ -351,7 +351,8 @@ def peers(path: Path = PEERS) -> pd.DataFrame:
     Args:
         path: the CSV file; `benchmarks.peers` names its columns.
     """
-    return pd.read_csv(path, dtype={"version": str}, keep_default_na=False, na_values={"cpu_s": [""], "factor": [""]})
+    whole = {"version": str, "repetition": "Int64", "errors": "Int64"}
+    return pd.read_csv(path, dtype=whole).fillna({"version": "", "note": ""})
 
 
 def statement_values(table: pd.DataFrame) -> pd.DataFrame:
@@ -362,4 +363,4 @@ def statement_values(table: pd.DataFrame) -> pd.DataFrame:
     """
     others = table[table["factor"].notna() & ~table["tool"].isin([OURS, STUDY_TOOL])]
     named = others.assign(part=others["tool"], item=others["tool"], unit=others["repetition"], value=others["factor"])
-    return values(named.assign(statement="S19", what="factor").to_dict("records"))
+    return values(named.assign(statement="S19", dataset="", what="factor").to_dict("records"))
