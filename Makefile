@@ -1,5 +1,5 @@
 # Everything that a person types. The code is in src/drsrobust, benchmarks and reproduce; this file sets up and calls.
-# Settings:  PROFILE=smoke|laptop|paper  PLAN=1 (print the plan alone)  DATA=folder with the real data sets  SETS="ml-20m criteo"  BENCH=injection|encoding|training|quality|campaign|mitigation|coverage|memory_faults|planning|cluster|rows|sharding|gpu  PYTHON=interpreter  LOCK=requirements/gpu.txt
+# Settings:  PROFILE=smoke|laptop|paper  PLAN=1 (print the plan alone)  DATA=folder with the real data sets  SETS="ml-20m criteo"  BENCH=injection|peers|encoding|training|quality|campaign|mitigation|coverage|memory_faults|planning|cluster|rows|sharding|gpu  PYTHON=interpreter  LOCK=requirements/gpu.txt
 
 PYTHON  ?= $(shell command -v python3.11 || command -v python3)
 LOCK    ?= requirements/cpu.txt
@@ -108,7 +108,7 @@ $(BROWSER) $(DOCS) $(ARTICLE): $(VENV)/%-installed: requirements/%.txt | $(STAMP
 	@$(INSTALL) --no-deps --require-hashes -r $(<:.txt=.hashes.txt)
 	@touch $@
 
-bench: $(STAMP)  ## measure time and memory: table in build/bench/BENCH.csv (BENCH=injection|encoding|training|quality|campaign|mitigation|coverage|memory_faults|planning|cluster|rows|sharding|gpu)
+bench: $(STAMP)  ## measure time and memory: table in build/bench/BENCH.csv (BENCH=injection|peers|encoding|training|quality|campaign|mitigation|coverage|memory_faults|planning|cluster|rows|sharding|gpu)
 	@$(BIN)/python -m benchmarks $(BENCH)
 
 same: $(STAMP)  ## run PROFILE (default: smoke) at commit BASE and here, and compare all numbers of figures bit for bit

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 BENCHMARKS = (
     "injection",
+    "peers",
     "encoding",
     "training",
     "quality",

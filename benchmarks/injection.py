@@ -1,14 +1,14 @@
-"""One injection by this package, by other methods and by published tools: CPU time and memory.
+"""One injection by this package and by other methods: CPU time and memory. (Published tools: `benchmarks.peers`.)
 
 `drsrobust_study.injection_speed` measures; here are the targets and the table as text.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
 from benchmarks.common import OURS, Result, Verdict, about, at_least, at_most, text, verdict_text
-from drsrobust_study.injection_speed import RATES, STUDY_SIZE, growth, injection_speed, ratios
+from drsrobust_study.injection_speed import BITS, COUNTS, RATES, STUDY_SIZE, injection_speed, ratios
 
 # CPU time of one injection by the study's own tool, at any rate, with a model of the same size: one thread of another machine
 # (AMD EPYC, Zen 3; torch 2.13).
@@ -71,3 +71,29 @@ def describe(table: pd.DataFrame) -> str:
     counts = missing.groupby(["method", "note"], sort=False).size()
     lines = [f"  {method}: {note.removeprefix('not run: ')} ({n} rows)" for (method, note), n in counts.items()]
     return "\n\n".join(parts + (["\n".join(["Not run", *lines])] if lines else []))
+
+
+def growth(table: pd.DataFrame, counts: Sequence[int] = COUNTS, smallest: int = 1_000_000) -> pd.DataFrame:
+    """Time of drsrobust, inject and undo together, against the size of the model at an equal number of errors.
+
+    Args:
+        table: as `injection_speed` gives it.
+        counts: expected numbers of errors.
+        smallest: parameters of the smallest model; the largest measured one is the other end.
+
+    Returns:
+        by expected number of errors: `from_parameters`, `from_ms`, `to_parameters`, `to_ms`, `ratio`.
+    """
+    ours = table[(table["method"] == OURS) & table["cpu_ms"].notna() & (table["parameters"] >= smallest)]
+    expected = ours["rate"] * ours["parameters"] * ours["dtype"].map(BITS)
+    rows = []
+    for count in counts:
+        points = ours[(expected / count - 1).abs() < 1e-3].sort_values("parameters")
+        if len(points) < 2:
+            continue
+        time = points["cpu_ms"] + points["undo_cpu_ms"]
+        ends = {"from_parameters": points["parameters"].iloc[0], "from_ms": time.iloc[0]}
+        ends |= {"to_parameters": points["parameters"].iloc[-1], "to_ms": time.iloc[-1]}
+        rows.append({"errors": count, **ends, "ratio": time.iloc[-1] / time.iloc[0]})
+    columns = ["errors", "from_parameters", "from_ms", "to_parameters", "to_ms", "ratio"]
+    return pd.DataFrame(rows, columns=columns).set_index("errors")

@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -15,6 +15,7 @@ from torch.nn import functional
 from benchmarks.common import Result, Verdict, about, at_least, at_most, generated_remark, text, verdict_text
 from drsrobust._progress import progress_bar
 from drsrobust.campaign import Campaign
+from drsrobust.data.synthetic import planted
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, FixedCount, resolve
 from drsrobust.metrics import auc
@@ -24,7 +25,8 @@ from drsrobust.models import padded_batches, score
 from drsrobust.models.scoring import BATCH
 from drsrobust.statistics.intervals import wilson
 from drsrobust.timing import cpu_seconds, overhead
-from drsrobust_study.abft import detected
+from drsrobust_study.abft import BATCH as CLEAN_BATCH
+from drsrobust_study.abft import alarms_on_test_rows, false_alarms, in_layers, in_tables
 from drsrobust_study.mitigations import (
     BATCHES,
     COLUMNS,
@@ -40,7 +42,83 @@ from drsrobust_study.mitigations import (
     with_int8_tables,
 )
 
+if TYPE_CHECKING:
+    from torchrec.datasets.utils import Batch
+
 _AT_ONCE = 1 << 16  # units whose check bits are computed at once
+
+
+def detected(
+    big: Case,
+    fitted: Sequence[Case],
+    injections: int,
+    int8_injections: int,
+    test_rows: int,
+    generated_rows: int,
+    seed: int,
+    progress: bool,
+) -> pd.DataFrame:
+    """Single errors in the first fitted model (`in_layers`, `in_tables`), and false alarms of all models.
+
+    Args:
+        big: the large model, scored on generated rows.
+        fitted: trained models, scored on their test rows.
+        injections, int8_injections: single errors in float and in int8 tables.
+        test_rows: on which errors are scored.
+        generated_rows: of the large model.
+        seed: of errors and rows.
+        progress: shows a progress bar.
+
+    Returns:
+        the columns of `in_layers`; a model without injections has one row for each check, with no component and bit -1.
+    """
+    first, options = fitted[0], {"rows": test_rows, "seed": seed, "progress": progress}
+    parts = [
+        in_layers(first, injections, **options),
+        in_tables(first, injections, **options),
+        in_tables(with_int8_tables(first), int8_injections, **options),
+    ]
+    parts += [_alarms_alone(case, alarms_on_test_rows(case, checks(case))) for case in fitted[1:]]
+    table_rows = sum(tensor.shape[0] for tensor in resolve(big.model, "embedding").tensors)
+    with progress_bar(-(-generated_rows // CLEAN_BATCH), "generated rows", progress=progress) as bar:
+
+        def counted() -> Iterator["Batch"]:
+            for batch in generated(
+                table_rows, generated_rows, CLEAN_BATCH, seed=1 + seed
+            ):  # seed made the rows it learnt from
+                yield batch
+                bar.update()
+
+        parts.append(_alarms_alone(big, false_alarms(big.model, checks(big), counted())))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _alarms_alone(case: Case, alarms: dict[str, tuple[int, int]]) -> pd.DataFrame:
+    """Rows of `detected` without injections."""
+    nothing = dict.fromkeys(("injections", "significant", "significant_detected", "detected"), 0)
+    name = case.name if case.name == LARGE else f"{case.name} on {case.data}"
+    return pd.DataFrame(
+        {"mitigation": check, "model": name, "component": "", "bit": -1}
+        | nothing
+        | {"false_alarms": count, "clean_rows": rows}
+        for check, (count, rows) in alarms.items()
+    )
+
+
+def generated(table_rows: int, rows: int, batch: int = CLEAN_BATCH, *, seed: int = 0) -> Iterator["Batch"]:
+    """Batches of generated rows for the DLRM with 26 tables (`planted`), made 65,536 rows at a time.
+
+    Args:
+        table_rows: of all tables together.
+        rows: how many; rounded up to whole batches.
+        batch: rows of one.
+        seed: of the first 65,536 rows; the following ones have the following seeds.
+    """
+    at_once = -(-65_536 // batch) * batch
+    for start in range(0, rows, at_once):
+        part = -(-min(at_once, rows - start) // batch) * batch
+        _, split, _, _ = planted(table_rows, part, 64, seed=seed + start // at_once)
+        yield from split.batches(batch)
 
 
 def memory_cost(cases: Sequence[Case]) -> pd.DataFrame:

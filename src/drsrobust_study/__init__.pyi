@@ -1,4 +1,5 @@
 from . import abft as abft
+from . import abft_alarms as abft_alarms
 from . import as_released as as_released
 from . import bit_sensitivity as bit_sensitivity
 from . import captions as captions

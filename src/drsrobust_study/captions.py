@@ -4,7 +4,6 @@ for one kind of table."""
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from drsrobust._choices import unknown
 from drsrobust._provenance import machine, versions
 from drsrobust.data import Split
 from drsrobust.evaluation import Evaluator
@@ -15,12 +14,6 @@ from drsrobust_study.model_factors import FACTORS
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_MEASURED = {
-    "cpu_ms": "CPU time of one injection on one thread, median of 3 to 200 calls (2 if a call takes over a second); for "
-    "drsrobust with undo, which the other methods do not have.",
-    "peak_mib": "Most memory beyond model and program during the first injection, one thread; about 2 MiB are noise.",
-}
 
 
 def details(
@@ -160,19 +153,25 @@ def dummy_details(table: "pd.DataFrame") -> str:
     )
 
 
-def speed_details(table: "pd.DataFrame", quantity: str = "cpu_ms") -> str:
-    """Details of a figure made from `injection_speed`: how it was measured, and what was not run.
+def speed_details(table: "pd.DataFrame", peers: "pd.DataFrame") -> str:
+    """Details of a figure of `injection_speed` and `peer_speed`: how they were measured, and what was not run.
 
     Args:
-        table: as `injection_speed` gives it.
-        quantity: `cpu_ms` or `peak_mib`.
+        table: as `drsrobust_study.injection_speed.injection_speed` returns it.
+        peers: as `drsrobust_study.injection_speed.peers` returns it.
     """
-    if quantity not in _MEASURED:
-        raise unknown("quantity", quantity, _MEASURED)
-    notes = table[table["note"].notna() & (table["note"] != "")].drop_duplicates(["method", "note"])
-    # The first reason not to run a method holds for its larger models too.
-    missing = notes[notes["note"].str.startswith("not run")].drop_duplicates("method")
-    others = notes[~notes["note"].str.startswith(("not run", "no undo"))]
-    parts = [f"{row.method}: {row.note}." for part in (others, missing) for row in part.itertuples()]
-    shape = "A model of the study's shape (26 tables of dimension 16, two MLPs); errors in all parameters."
-    return details([_MEASURED[quantity], shape, *parts, f"{machine()['architecture']}, torch {versions()['torch']}."])
+    timed = "CPU time of one injection on one thread, median of 3 to 200 calls (2 if a call takes over a second); for drsrobust"
+    parts = [
+        f"{timed} with undo, which the other methods do not have. {machine()['architecture']}, torch {versions()['torch']}."
+    ]
+    parts.append("A model of the study's shape (26 tables of dimension 16, two MLPs); errors in all parameters.")
+    notes = table[table["note"].str.startswith("not run", na=False)].drop_duplicates("method")
+    parts += [f"{row.method}: {row.note}." for row in notes.itertuples()]
+    ran, first = peers[peers["cpu_s"].notna()].drop_duplicates("tool"), peers.iloc[0]
+    tools = ", ".join(f"{row.tool} {row.version}" for row in ran.itertuples())
+    parts.append(
+        f"Published tools: reproduce/peers.csv, a run of `make bench BENCH=peers` of {first['date']} ({tools};"
+    )
+    parts.append(f"torch {first['torch']}, {first['processor']}), each point one call.")
+    parts += [f"{row.tool}: {row.note}." for row in peers[peers["cpu_s"].isna()].itertuples()]
+    return details(parts)

@@ -1,16 +1,16 @@
-"""CPU time and memory of one injection, by several methods, against bit error rate and model size: claim C7 (notebook 09).
+"""CPU time and memory of one injection by several methods, and the benchmark of published tools by which S19 is judged.
 
 Each method is measured in a process of its own, free of the memory, loggers and hooks of others.
 """
 
 import gc
-import logging
 import math
 import resource
 import statistics
 from collections.abc import Iterator, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,16 +23,18 @@ from drsrobust._processes import process_context
 from drsrobust._progress import progress_bar
 from drsrobust.injection.words import INTEGER_OF_BYTES
 from drsrobust.timing import available_kib, cpu_seconds, data_kib, peak, resident
-from drsrobust_study.injectors import METHODS, OURS, DenseErrorMap, ElementLoop, Method, cannot
+from drsrobust_study.injectors import METHODS, OURS, Method, cannot
+from drsrobust_study.statements import values
 
 COLUMNS = ("method", "parameters", "dtype", "rate", "errors", "cpu_ms", "undo_cpu_ms", "peak_mib", "note")
+PEERS, STUDY_TOOL = Path(__file__).parents[2] / "reproduce" / "peers.csv", "PyTEI"
 STUDY_SIZE = 16_462_609  # 1,000,000 rows of dim 16 in 26 tables, bottom MLP 13-512-256-16, top MLP 367-512-256-1
 # What `make bench BENCH=injection` measures.
 SIZES = (100_000, 1_000_000, 10_000_000, STUDY_SIZE, 100_000_000)
 INT8_SIZES = (1_000_000_000,)
 RATES = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 COUNTS = (1_000, 100_000)
-_BITS = {"float32": 32, "int8": 8}
+BITS = {"float32": 32, "int8": 8}
 _DENSE, _TABLES, _DIM = 13, 26, 16
 _LARGE = ((512, 256), (512, 256))  # hidden layers of the bottom and the top MLP
 _SMALL = ((64,), (64, 32))  # where the large ones would be more than half of the parameters
@@ -60,7 +62,7 @@ def injection_speed(
         int8_sizes: parameters of the models whose parameters are plain int8.
         rates: bit error rates.
         counts: numbers of errors; for each model the rate that gives this many on average is measured too.
-        methods: names; None: all. Tools that are not installed are "not run".
+        methods: names; None: all.
         limit: seconds that one injection may take (the loop: 5 at most); after one that took longer, higher rates are not run,
             on larger models this one neither, and no rate at all when it was the lowest.
         seed: of the models and of the errors.
@@ -85,10 +87,10 @@ def injection_speed(
             raise ValueError(f"rate must be over 0 and at most 1, got {rate!r}")
     models = []
     for parameters, dtype in [*((n, "float32") for n in sizes), *((n, "int8") for n in int8_sizes)]:
-        bits = parameters * _BITS[dtype]
+        bits = parameters * BITS[dtype]
         by_count = {count / bits for count in counts if count <= bits // 8}
         models.append((parameters, dtype, sorted({*map(float, rates), *by_count})))
-    models.sort(key=lambda model: model[0] * _BITS[model[1]])
+    models.sort(key=lambda model: model[0] * BITS[model[1]])
     rows = []
     with progress_bar(len(methods) * sum(len(every) for *_, every in models), "injection", progress=progress) as bar:
         for method in methods:
@@ -130,7 +132,6 @@ def _send_rows(connection: Connection, spec: dict[str, Any]) -> None:
     """In the process: sends its rows and None, or the error in one line. Its memory has a limit, so that an allocation fails
     rather than the machine."""
     gc.freeze()  # imported objects, so that a collection takes no time
-    logging.disable(logging.WARNING)  # one published tool warns at each layer, which would be timed
     most = (data_kib() + available_kib() * 9 // 10) * 1024
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     try:
@@ -175,13 +176,12 @@ def measure(
                     point = bench.point(rate, seed, limit)
                 except Exception as error:
                     short = isinstance(error, MemoryError) or "allocate" in str(error)  # PyTorch has no class for it
-                    if not short and not kind.needs:
+                    if not short:
                         raise
                     if bench:
                         bench.restore()
-                    if short:
-                        highest, why = from_here, f"too little memory at {parameters:,} parameters, rate {rate:.2g}"
-                    yield row | _not_run(why if short else f"{type(error).__name__}: {error}")
+                    highest, why = from_here, f"too little memory at {parameters:,} parameters, rate {rate:.2g}"
+                    yield row | _not_run(why)
                     continue
                 if (seconds := point["cpu_ms"] / 1e3) > limit:
                     took = f"one injection took {seconds:.2g} s at {parameters:,} parameters, rate {rate:.2g}"
@@ -277,8 +277,7 @@ class StudyModel(nn.Module):
         self.spare = nn.Parameter(torch.zeros(spare)) if spare else None
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
-        """Logits [B] of [B, 13 + 26] float32: dense values, then ids. Any number is an id, since some
-        measured tools feed random numbers to learn the shapes."""
+        """Logits [B] of [B, 13 + 26] float32: dense values, then ids. Any number is an id: some tools feed random ones."""
         ids = batch[:, _DENSE:].abs().long()
         dense = self.bottom(batch[:, :_DENSE])
         pooled = [table(ids[:, i : i + 1] % table.num_embeddings) for i, table in enumerate(self.tables)]
@@ -335,8 +334,7 @@ def ratios(table: pd.DataFrame, parameters: int = STUDY_SIZE) -> pd.DataFrame:
         parameters: of the float32 model to compare on.
 
     Returns:
-        by `rate`: `drsrobust_ms`, and for each other method that ran its `<method>_ms` and `<method>_ratio`; where both ran,
-        `loop_over_dense`: time of the loop over that of the dense error map (the study's claim).
+        by `rate`: `drsrobust_ms`, and for each other method that ran its `<method>_ms` and `<method>_ratio`.
     """
     measured = table[(table["parameters"] == parameters) & (table["dtype"] == "float32") & table["cpu_ms"].notna()]
     by_method = {name: rows.set_index("rate") for name, rows in measured.groupby("method", sort=False)}
@@ -344,58 +342,25 @@ def ratios(table: pd.DataFrame, parameters: int = STUDY_SIZE) -> pd.DataFrame:
     times = pd.DataFrame({f"{OURS}_ms": ours["cpu_ms"] + ours["undo_cpu_ms"]})
     for method, rows in by_method.items():
         times[f"{method}_ms"], times[f"{method}_ratio"] = rows["cpu_ms"], rows["cpu_ms"] / times[f"{OURS}_ms"]
-    if {f"{DenseErrorMap.name}_ms", f"{ElementLoop.name}_ms"} <= set(times):
-        times["loop_over_dense"] = times[f"{ElementLoop.name}_ms"] / times[f"{DenseErrorMap.name}_ms"]
     return times.sort_index()
 
 
-def speed_claim(table: pd.DataFrame) -> pd.DataFrame:
-    """Findings on claim C7: the time of other methods over that of the dense error map.
+def peers(path: Path = PEERS) -> pd.DataFrame:
+    """The committed run of `make bench BENCH=peers`: a row per published tool and call.
 
     Args:
-        table: as `injection_speed` returns it.
-
-    Returns:
-        one row per method that ran on the same models and rates, the loop over elements first: `method`, `value` (the median
-        over float32 models and rates), `low`, `high` (the range), `n`, `interval`, `detail` and `reason`.
+        path: the CSV file; `benchmarks.peers` names its columns.
     """
-    keys, times = ["parameters", "dtype", "rate"], table[(table["dtype"] == "float32") & table["cpu_ms"].notna()]
-    dense = times["method"] == DenseErrorMap.name
-    merged = times[~dense].merge(times[dense], on=keys, suffixes=("", "_dense"))
-    merged = merged[merged["method"] != OURS].assign(ratio=merged["cpu_ms"] / merged["cpu_ms_dense"])
-    rows = []
-    for method, group in merged.groupby("method", sort=False):
-        ends = {"value": group["ratio"].median(), "low": group["ratio"].min(), "high": group["ratio"].max()}
-        detail = f"{len(group)} sizes and rates, one thread of a CPU, both methods as implemented here"
-        words = {"interval": f"range over {len(group)} sizes and rates", "detail": detail, "reason": ""}
-        rows.append({"method": method} | ends | {"n": len(group)} | words)
-    columns = ["method", "value", "low", "high", "n", "interval", "detail", "reason"]
-    return pd.DataFrame(rows, columns=columns).sort_values(
-        "method", key=lambda names: names != ElementLoop.name, kind="stable", ignore_index=True
-    )
+    whole = {"version": str, "repetition": "Int64", "errors": "Int64"}
+    return pd.read_csv(path, dtype=whole).fillna({"version": "", "note": ""})
 
 
-def growth(table: pd.DataFrame, counts: Sequence[int] = COUNTS, smallest: int = 1_000_000) -> pd.DataFrame:
-    """Time of drsrobust, inject and undo together, against the size of the model at an equal number of errors.
+def statement_values(table: pd.DataFrame) -> pd.DataFrame:
+    """What S19 is judged by: how many times as long as the study's tool each published tool takes, a row per call.
 
     Args:
-        table: as `injection_speed` gives it.
-        counts: expected numbers of errors.
-        smallest: parameters of the smallest model; the largest measured one is the other end.
-
-    Returns:
-        by expected number of errors: `from_parameters`, `from_ms`, `to_parameters`, `to_ms`, `ratio`.
+        table: as `peers` returns it.
     """
-    ours = table[(table["method"] == OURS) & table["cpu_ms"].notna() & (table["parameters"] >= smallest)]
-    expected = ours["rate"] * ours["parameters"] * ours["dtype"].map(_BITS)
-    rows = []
-    for count in counts:
-        points = ours[(expected / count - 1).abs() < 1e-3].sort_values("parameters")
-        if len(points) < 2:
-            continue
-        time = points["cpu_ms"] + points["undo_cpu_ms"]
-        ends = {"from_parameters": points["parameters"].iloc[0], "from_ms": time.iloc[0]}
-        ends |= {"to_parameters": points["parameters"].iloc[-1], "to_ms": time.iloc[-1]}
-        rows.append({"errors": count, **ends, "ratio": time.iloc[-1] / time.iloc[0]})
-    columns = ["errors", "from_parameters", "from_ms", "to_parameters", "to_ms", "ratio"]
-    return pd.DataFrame(rows, columns=columns).set_index("errors")
+    others = table[table["factor"].notna() & ~table["tool"].isin([OURS, STUDY_TOOL])]
+    named = others.assign(part=others["tool"], item=others["tool"], unit=others["repetition"], value=others["factor"])
+    return values(named.assign(statement="S19", dataset="", what="factor").to_dict("records"))

@@ -86,9 +86,8 @@ def check_types(values: Mapping[str, Any], annotations: Mapping[str, Any]) -> No
 
 def datasets_of(parameters: Mapping[str, Any]) -> list[str]:
     """The data sets that a notebook with these parameters reads."""
-    if "datasets" in parameters:
-        return parameters["datasets"]
-    return [parameters["dataset"]] if "dataset" in parameters else []
+    one = [parameters["dataset"]] if "dataset" in parameters else []
+    return list(dict.fromkeys([*parameters.get("datasets", ()), *one]))
 
 
 def _injected(cells: Iterable[str]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Single errors, counts by bit, false alarms, errors beyond rounding; and repair within a campaign."""
+"""Single errors, counts by bit, false alarms, errors beyond rounding; repair within a campaign; alarms of forward passes."""
 
 import copy
 
@@ -37,7 +37,7 @@ def test_the_table(data, trained, both):
     errors = single_errors(trained, data.test, both[:1], 320, targets=["over_mlp"], progress=False)
     found = by_bit(errors, errors["moved"] > 1e-2, false_alarms(trained, both[:1], padded_batches(data.test)))
     assert tuple(found.columns) == COLUMNS and set(found["bit"]) == set(range(32))
-    assert found["injections"].sum() == 320 and set(found["third"]) == {1, 2, 3}
+    assert found["injections"].sum() == 320
     assert set(found["component"]) == {"over_mlp"}
     assert (found["significant_detected"] <= found[["significant", "detected"]].min(axis=1)).all()
     assert (found["significant_detected"] == found["significant"]).all()

@@ -2,7 +2,6 @@ import matplotlib as mpl
 import pandas as pd
 import pytest
 
-from drsrobust import plots
 from drsrobust_study import figures
 
 mpl.use("Agg")
@@ -29,50 +28,39 @@ def table():
 
 
 def test_data_picks_and_sorts(table):
-    data = figures.injection_speed_data(table, parameters=31250, counts=[100, 1000])
+    data = figures.injection_speed_data(table, parameters=31250)
     rate = data[data["panel"] == "rate"]
     assert rate[["method", "rate"]].to_numpy().tolist() == [
         *(["ours", 1e-4], ["ours", 2.5e-4], ["ours", 1e-3], ["dense", 1e-4], ["dense", 1e-3]),
     ]
     assert rate["total_ms"].tolist()[:4] == [2.0, 9.0, 4.0, 800.0] and rate["total_ms"].isna().tolist()[4]
-    size = data[data["panel"] == "size"]
-    assert size[["method", "expected_errors", "parameters"]].to_numpy().tolist() == [
-        *(["ours", 100, 3125], ["ours", 100, 31250], ["ours", 100, 125_000], ["ours", 1000, 31250]),
-        *(["dense", 100, 3125], ["dense", 100, 31250], ["dense", 100, 125_000], ["dense", 1000, 31250]),
+    others = data[data["panel"] == "none"]
+    assert others[["method", "parameters"]].to_numpy().tolist() == [
+        *(["ours", 3125], ["ours", 125_000], ["dense", 3125], ["dense", 125_000]),
     ]
     assert "tool" not in set(data["method"])
 
 
 def test_figure_shows_the_numbers(table):
-    data = figures.injection_speed_data(table, parameters=31250, counts=[100, 1000])
-    ax = figures.injection_speed(data)
+    ax = figures.injection_speed(figures.injection_speed_data(table, parameters=31250))
     ours, dense = ax.lines
     assert ours.get_xdata().tolist() == [1e-4, 2.5e-4, 1e-3] and ours.get_ydata().tolist() == [2.0, 9.0, 4.0]
     assert dense.get_ydata().tolist() == [800.0]  # the curve ends where it was not run
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["ours", "dense"]
     assert ax.get_xscale() == ax.get_yscale() == "log" and ax.get_title(loc="left") == "31,250 float32 parameters"
+    empty = figures.injection_speed_data(table.iloc[:0], parameters=31250)
+    assert not figures.injection_speed(empty).lines
 
 
-def test_sizes_and_memory(table):
-    data = figures.injection_speed_data(table, parameters=31250, counts=[100, 1000])
-    ax = figures.injection_speed(data, panel="size", quantity="peak_mib")
-    assert [line.get_xdata().tolist() for line in ax.lines[:2]] == [
-        [3125, 31250],
-        [125_000],
-    ]  # of two types: not joined
-    assert set(ax.lines[0].get_ydata()) == {2.0}
-    assert ax.lines[0].get_markerfacecolor() != "white" and ax.lines[2].get_markerfacecolor() == "white"
-    texts = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert texts == ["ours", "dense", "100 errors", "1,000 errors", "int8 parameters"]
-    assert ax.get_yscale() == "symlog" and "MiB" in ax.get_ylabel()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("panel", ["rate", "size"])
-@pytest.mark.parametrize("quantity", ["total_ms", "peak_mib"])
-def test_nothing_and_one_row(table, panel, quantity, tmp_path, monkeypatch):
-    monkeypatch.setenv("DRSROBUST_FIGURES", str(tmp_path))
-    data = figures.injection_speed_data(table.iloc[:1], parameters=3125, counts=[100])
-    for rows in (data, data.iloc[:0], data[data["panel"] != panel]):
-        plots.save(figures.injection_speed(rows, panel=panel, quantity=quantity), "figure", rows, "caption")
-        assert (tmp_path / "figure.svg").stat().st_size > 5000
+def test_published_tools():
+    shared = {"parameters": 19_000_000, "rate": 1e-3}
+    calls = [("PyTEI", 20.0), ("PyTEI", 22.0), ("PyTEI", 30.0), ("other", 44.0), ("absent", None)]
+    table = pd.DataFrame(
+        {"tool": tool, "cpu_s": time, "note": "" if time else "not run: why"} | shared for tool, time in calls
+    )
+    ax = figures.peer_speed(table)
+    study, other, limit = ax.lines
+    assert study.get_xdata().tolist() == [20.0, 22.0, 30.0] and other.get_xdata().tolist() == [44.0]
+    assert set(limit.get_xdata()) == {2200.0}  # a hundred times the median
+    assert [text.get_text() for text in ax.texts] == ["22 s", "44 s (2 of PyTEI's)", "not run"]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["PyTEI", "other", "absent"]

@@ -6,15 +6,10 @@ import torch
 from scipy.stats import binom
 
 from drsrobust_study.injection_speed import flipped_bits, study_model
-from drsrobust_study.injectors import METHODS, OURS, cannot
+from drsrobust_study.injectors import METHODS, OURS
 
 SIZE = 30_000
-WRITTEN = [name for name, kind in METHODS.items() if kind.needs is None]
-INSTALLED = [
-    pytest.param(name, marks=pytest.mark.skipif(cannot(name, "float32") is not None, reason=f"{name} is not installed"))
-    for name, kind in METHODS.items()
-    if kind.needs
-]
+WRITTEN = list(METHODS)
 
 
 def golden_of(model):
@@ -81,10 +76,3 @@ def test_int8_words():
         _, faulted, golden = injected(name, 1e-2, dtype="int8")
         low, high = band(8 * SIZE, 1e-2)
         assert low <= flipped_bits(faulted, golden) <= high
-
-
-@pytest.mark.parametrize("name", INSTALLED)
-@pytest.mark.filterwarnings("ignore")
-def test_published_tools_inject_about_what_is_asked(name):
-    _, faulted, golden = injected(name, 1e-3)
-    assert 0.9 * 32 * SIZE * 1e-3 < flipped_bits(faulted, golden) < 1.1 * 32 * SIZE * 1e-3

@@ -1,12 +1,11 @@
 """The study's figures: `<name>_data` picks the numbers that `<name>` draws on `ax` (None: a new figure)."""
 
 from drsrobust_study.figures.abft import (
+    abft_alarms,
     abft_detection,
     abft_detection_data,
     abft_overhead,
     abft_overhead_data,
-    abft_repair,
-    abft_repair_data,
 )
 from drsrobust_study.figures.bit_sensitivity import (
     bit_layout,
@@ -30,7 +29,7 @@ from drsrobust_study.figures.components import (
     row_loss_data,
 )
 from drsrobust_study.figures.fleet import fleet_tail
-from drsrobust_study.figures.injection_speed import injection_speed, injection_speed_data
+from drsrobust_study.figures.injection_speed import injection_speed, injection_speed_data, peer_speed
 from drsrobust_study.figures.lead import lead, lead_data
 from drsrobust_study.figures.memory_faults import (
     fault_assumptions,
@@ -52,12 +51,11 @@ from drsrobust_study.figures.recovery_curves import given_back, recovery_curves,
 from drsrobust_study.figures.training_errors import training_actions, training_detection, training_losses
 
 __all__ = [
+    "abft_alarms",
     "abft_detection",
     "abft_detection_data",
     "abft_overhead",
     "abft_overhead_data",
-    "abft_repair",
-    "abft_repair_data",
     "bit_layout",
     "bit_layout_data",
     "bit_map",
@@ -93,6 +91,7 @@ __all__ = [
     "part_curves",
     "part_losses",
     "part_losses_data",
+    "peer_speed",
     "probe_coverage",
     "probe_latency",
     "protection_front",

@@ -1,4 +1,4 @@
-"""ABFT: share of errors detected, false alarms, overhead, and AUC after repair."""
+"""Checksums: alarms by bit error rate, share of errors detected, overhead."""
 
 from typing import TYPE_CHECKING
 
@@ -6,13 +6,10 @@ import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from drsrobust.plots.curves import NONE, UNPROTECTED
-from drsrobust.plots.losses import bound_handles, draw_losses, loss_axis, loss_floor
 from drsrobust.plots.style import (
     CLAIMED,
     COLOURS,
     GUIDE,
-    apart,
     legend_outside,
     series_style,
     styled,
@@ -30,24 +27,17 @@ _BAR = {"linestyle": "none", "capsize": 2, "elinewidth": 1.1, "markersize": 5}
 _HUES = (0, 4, 2, 5)  # of checks: neighbours differ in grey
 _COUNTS = ["injections", "significant", "significant_detected", "detected"]
 _MISSED, _HARMLESS = {"facecolor": "#000000", "lw": 0}, "pale, on top: harmless, detected"
-_REPAIR = ["panel", "model", "dataset", "mitigation", "ber", "n", "auc", "auc_low", "auc_high", "auc_golden", "change"]
-_REPAIR += ["auc_drop", "auc_drop_low", "auc_drop_high"]
 
 
-def abft_detection_data(shares: "pd.DataFrame") -> "pd.DataFrame":
+def abft_detection_data(errors: "pd.DataFrame") -> "pd.DataFrame":
     """What `abft_detection` draws: one row per mitigation, model and bit, over all components, in the order of mitigations.
 
     Args:
-        shares: `noticed_shares` of single errors by bit.
+        errors: `drsrobust_study.abft.by_bit`.
     """
-    if "noticed_low" not in shares:
-        raise ValueError("the table has no column 'noticed_low'; give it as noticed_shares(errors)")
-    data = shares.groupby(["mitigation", "model", "bit"], sort=False)[_COUNTS].sum().reset_index()
-    order = {name: number for number, name in enumerate(shares["mitigation"].unique())}
-    keys = ["mitigation", "model", "bit"]
-    return data.sort_values(
-        keys, key=lambda column: column.map(order) if column.name == "mitigation" else column, ignore_index=True
-    )
+    order = {name: number for number, name in enumerate(errors["mitigation"].unique())}
+    data = errors.groupby(["mitigation", "model", "bit"])[_COUNTS].sum().reset_index()
+    return data.sort_values("mitigation", key=lambda names: names.map(order), kind="stable", ignore_index=True)
 
 
 @styled
@@ -180,40 +170,34 @@ def _published_limit(ax: "Axes", names: "Iterable[str]", start: str, value: floa
         ax.text(value, max(rows) + 0.4, f" published: under {text}", color="#444444", size=8, va="top")
 
 
-def abft_repair_data(summary: "pd.DataFrame", single: "pd.DataFrame") -> "pd.DataFrame":
-    """What `abft_repair` draws: panel `rate`, a row per mitigation and rate with the mean AUC and its interval; panel `single`,
-    a row per mitigation and trial, sorted by |AUC - golden| (`change`).
-
-    Args:
-        summary: `dr.summarise` of a campaign over bit error rates, without and with repair.
-        single: the table of a campaign of one error per trial, without and with repair.
-    """
-    import pandas as pd
-
-    rate = summary.assign(panel="rate").sort_values(["mitigation", "ber"], kind="stable")
-    trials = single.assign(panel="single", change=single["auc_drop"].abs(), n=1)
-    trials = trials.sort_values(["mitigation", "change"], kind="stable")
-    parts = [part.reindex(columns=_REPAIR).dropna(axis=1, how="all") for part in (rate, trials)]
-    return pd.concat(parts, ignore_index=True)[_REPAIR]
-
-
 @styled
-def abft_repair(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
-    """AUC lost at each bit error rate with its interval, on a logarithmic axis, without and with repair. An open triangle is
-    the upper end of an interval that holds no loss.
+def abft_alarms(
+    points: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str, part: str, limit: float = 1e-4
+) -> "Axes":
+    """Share of forward passes that alarm against the bit error rate, a colour per model: markers measured (means over training
+    seeds), lines the probability that any stored bit of the part is wrong.
 
     Args:
-        data: `abft_repair_data`; panel `rate` is drawn.
+        points: `alarm_points`, with errors that stay.
         ax: where to draw; None: a new figure.
+        dataset, part: of the panel.
+        limit: the rate over which the study calls checksums with re-execution infeasible.
     """
-    data = data[(data["panel"] == "rate") & (data["ber"] > 0)]
-    floor = loss_floor(data)
-    for index, name in enumerate(data["mitigation"].drop_duplicates().sort_values(key=lambda names: names != NONE)):
-        points, style = data[data["mitigation"] == name], series_style(index)
-        style |= {"color": "#000000", "label": UNPROTECTED} if name == NONE else {"label": "rows and layers repaired"}
-        draw_losses(ax, points, points["ber"] * apart(index, 2, 0.12), floor=floor, **style)
-    ax.set(title="errors in all parameters", xlabel="bit error rate (flips per stored bit)", xscale="log")
-    if len(data):
-        loss_axis(ax, floor, float(data["auc_drop_high"].max()))
-        legend_outside(ax, [*ax.get_legend_handles_labels()[0], *bound_handles(data, floor=floor)])
+    shown = points[points["dataset"].eq(dataset) & points["part"].eq(part)]
+    for index, name in enumerate(points["model"].unique()):
+        means, style = shown[shown["model"] == name].groupby("ber")[["alarms", "bits"]].mean(), series_style(index)
+        if len(means):
+            rates = np.geomspace(means.index.min(), means.index.max(), 200)
+            exact = -np.expm1(means["bits"].iloc[0] * np.log1p(-rates))
+            ax.plot(rates, exact, color=style["color"], lw=1.1, alpha=0.75)
+        ax.plot(means.index, means["alarms"], **style | {"linestyle": "none", "markersize": 5, "label": name})
+    ax.axvline(limit, **CLAIMED)
+    ax.set(xscale="log", ylim=(-0.04, 1.04), xlabel="bit error rate (flips per stored bit)", title=f"{part}, {dataset}")
+    ax.set_ylabel("forward passes that alarm")
+    handles = [
+        *ax.get_legend_handles_labels()[0],
+        Line2D([], [], color="#555555", lw=1.1, label="any stored bit wrong"),
+    ]
+    legend_outside(ax, [*handles, Line2D([], [], label="limit of the study", **CLAIMED)])
+    ax.label_outer()
     return ax

@@ -1,61 +1,38 @@
-"""CPU time and memory of one injection, by method."""
+"""CPU time of one injection: by method, and by published tool."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
+import numpy as np
 
-from drsrobust.plots.style import legend_outside, series_style, styled
+from drsrobust.plots.style import CLAIMED, COLOURS, legend_outside, series_style, styled
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-_COLUMNS = ["panel", "method", "parameters", "dtype", "rate", "expected_errors", "cpu_ms", "undo_cpu_ms", "total_ms"]
+_COLUMNS = ["panel", "method", "parameters", "dtype", "rate", "errors", "cpu_ms", "undo_cpu_ms", "total_ms"]
 _COLUMNS += ["peak_mib", "note"]
-_LABELS = {
-    "rate": "bit error rate (flips per stored bit)",
-    "parameters": "parameters of the model",
-    "total_ms": "CPU time of one injection (ms)",
-    "peak_mib": "extra memory of one injection (MiB)",
-}
-_JOINED = "float32"  # type of the models that lines join; others have a band
-_BAND = "#E4DFCF"
-_GREY = "#555555"
 _LINE = {"markersize": 5.5, "linewidth": 1.6}
 
 
-def injection_speed_data(
-    table: "pd.DataFrame", *, parameters: int = 16_462_609, counts: Sequence[int] = (1_000, 100_000)
-) -> "pd.DataFrame":
-    """What `injection_speed` draws: rows of panel `rate` (one model, all rates) and of panel `size` (all models, at the rates
-    with equal expected numbers of errors), sorted, without methods that never ran. What was measured and is in neither is of
-    panel `none`.
+def injection_speed_data(table: "pd.DataFrame", *, parameters: int = 16_462_609) -> "pd.DataFrame":
+    """What `injection_speed` draws: rows of panel `rate` (one model, all rates), sorted, without methods that never ran. What
+    was measured of other models is of panel `none`.
 
     Args:
         table: one row per method, model and rate, with null where a method was not run.
         parameters: of the float32 model of panel `rate`.
-        counts: expected numbers of errors of panel `size`.
 
     Returns:
-        the table's columns with `panel`, `expected_errors` and `total_ms`: inject and, where the method has one, undo.
+        the table's columns with `panel` and `total_ms`: inject and, where the method has one, undo.
     """
-    import pandas as pd
-
     ran = table.groupby("method")["cpu_ms"].transform("count") > 0
-    bits = table["parameters"] * table["dtype"].str.extract(r"(\d+)$")[0].astype(int)
+    shown = table["parameters"].eq(parameters) & table["dtype"].eq("float32")
     time = table["cpu_ms"] + table["undo_cpu_ms"].fillna(0)
-    table = table.assign(expected_errors=table["rate"] * bits, total_ms=time)
-    parts = [table[ran & (table["parameters"] == parameters) & (table["dtype"] == _JOINED)].assign(panel="rate")]
-    for count in counts:
-        near = (table["expected_errors"] / count - 1).abs() < 1e-3
-        parts.append(table[ran & near].assign(panel="size", expected_errors=float(count)))
-    places = {place for part in parts for place in part.index}
-    parts.append(table[ran & ~table.index.isin(list(places))].assign(panel="none"))
+    data = table.assign(total_ms=time, panel=np.where(shown, "rate", "none"))[ran]
     order = {method: index for index, method in enumerate(table["method"].unique())}
-    data = pd.concat(parts).sort_values(
-        ["panel", "method", "expected_errors", "parameters", "rate"],
+    data = data.sort_values(
+        ["panel", "method", "parameters", "rate"],
         key=lambda column: column.map(order) if column.name == "method" else column,
         kind="stable",
         ignore_index=True,
@@ -64,54 +41,57 @@ def injection_speed_data(
 
 
 @styled
-def injection_speed(
-    data: "pd.DataFrame", ax: "Axes | None" = None, *, panel: str = "rate", quantity: str = "total_ms"
-) -> "Axes":
-    """CPU time (inject and undo) or memory of one injection by method; a curve ends where its method was not run.
+def injection_speed(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
+    """CPU time (inject and undo) of one injection against the bit error rate, by method; a curve ends where its method was not
+    run.
 
     Args:
-        panel: `rate`: against the bit error rate, on one model; `size`: against the model's size at equal numbers of errors,
-            with open markers for all but the smallest number.
-        quantity: `total_ms` or `peak_mib`.
+        data: `injection_speed_data`; panel `rate` is drawn.
         ax: where to draw; None: a new figure.
     """
     styles = {method: series_style(index) for index, method in enumerate(data["method"].unique())}
-    data, x = data[data["panel"] == panel], "rate" if panel == "rate" else "parameters"
-    counts = sorted(data["expected_errors"].unique()) if panel == "size" else [None]
+    data = data[data["panel"] == "rate"]
     for method, style in styles.items():
-        measured = data[data["method"] == method].dropna(subset=[quantity])
-        for count in counts:
-            curve = measured if count is None else measured[measured["expected_errors"] == count]
-            for dtype, line in curve.groupby("dtype", sort=False):
-                options = _LINE | style
-                if count != counts[0]:
-                    options |= {"markerfacecolor": "white", "linewidth": 1.0}
-                elif dtype == _JOINED:
-                    options["label"] = method
-                ax.plot(line[x], line[quantity], **options)
-    ax.set(xlabel=_LABELS[x], ylabel=_LABELS[quantity])
+        line = data[data["method"] == method].dropna(subset=["total_ms"])
+        ax.plot(line["rate"], line["total_ms"], **_LINE | style | {"label": method})
+    ax.set(xlabel="bit error rate (flips per stored bit)", ylabel="CPU time of one injection (ms)")
     if len(data):
-        ax.set_xscale("log")
-        # A logarithmic axis alone has no place for 0, the memory that a small injection takes.
-        ax.set_yscale("log") if quantity == "total_ms" else ax.set_yscale("symlog", linthresh=1, linscale=0.5)
-        handles = ax.get_legend_handles_labels()[0] if panel == "rate" else _entries(ax, styles, counts, data)
-        legend_outside(ax, handles)
-        model = f"{data['parameters'].iloc[0]:,} float32 parameters"
-        ax.set_title(model if panel == "rate" else "at equal numbers of errors")
-        ax.label_outer()
+        ax.set(xscale="log", yscale="log", title=f"{data['parameters'].iloc[0]:,} float32 parameters")
+        legend_outside(ax)
     return ax
 
 
-def _entries(
-    ax: "Axes", styles: dict[str, dict], counts: Sequence[float], data: "pd.DataFrame"
-) -> list[Line2D | Patch]:
-    """Legend entries of panel `size`: methods, filled and open markers, and bands, which it draws, of other types."""
-    entries = [Line2D([], [], label=method, **_LINE | style) for method, style in styles.items()]
-    marker = {"color": _GREY, "marker": "o", "markersize": 5.5, "linestyle": "none", "markeredgecolor": _GREY}
-    for count in counts:
-        face = _GREY if count == counts[0] else "white"
-        entries.append(Line2D([], [], markerfacecolor=face, label=f"{count:,.0f} errors", **marker))
-    others = data[data["dtype"] != _JOINED]
-    for size in others["parameters"].unique():
-        ax.axvspan(size / 1.6, size * 1.6, color=_BAND, zorder=0, lw=0)
-    return entries + [Patch(color=_BAND, label=f"{dtype} parameters") for dtype in others["dtype"].unique()]
+@styled
+def peer_speed(
+    table: "pd.DataFrame", ax: "Axes | None" = None, *, study: str = "PyTEI", published: float = 100.0
+) -> "Axes":
+    """CPU seconds of one injection by published tool, a point per call, with the median and how many times the study's tool it
+    is. A dashed line is at so many times the study's tool, where the study places the tools that it names.
+
+    Args:
+        table: `drsrobust_study.injection_speed.peers`.
+        ax: where to draw; None: a new figure.
+        study: its tool.
+        published: the factor that the study states.
+    """
+    tools = table["tool"].drop_duplicates().tolist()
+    of_study = table.loc[table["tool"] == study, "cpu_s"].median()
+    for place, (tool, calls) in enumerate(table.groupby("tool", sort=False)):
+        median, colour = calls["cpu_s"].median(), COLOURS[0 if tool == study else 5]
+        if np.isnan(median):
+            text, at = calls["note"].iloc[0].partition(":")[0], of_study
+        else:
+            ax.plot(calls["cpu_s"], [place] * len(calls), "o", color=colour, alpha=0.7, markersize=5)
+            factor = "" if tool == study or np.isnan(of_study) else f" ({median / of_study:.2g} of {study}'s)"
+            text, at = f"{median:.2g} s{factor}", median
+        ax.annotate(text, (at, place), xytext=(0, 5), textcoords="offset points", ha="center", size=8)
+    if of_study > 0:
+        ax.axvline(published * of_study, **CLAIMED)
+        ax.set_xlim(table["cpu_s"].min() / 6, 6 * published * of_study)
+    ax.set_yticks(range(len(tools)), tools)
+    ax.set_ylim(len(tools) - 0.4, -0.8)
+    ax.set(xscale="log", xlabel=f"CPU seconds of one injection (dashed: {published:g} times {study})")
+    if len(table):
+        ax.set_title(f"{table['parameters'].iloc[0]:,} parameters, rate {table['rate'].iloc[0]:g}")
+    ax.grid(False, axis="y")
+    return ax
