@@ -1,4 +1,4 @@
-"""Probe rows: which single flips they detect and which not, latency times cost, and claim C18 (notebook 18)."""
+"""Probe rows: which single flips they detect and which not, and latency times cost (notebook 18)."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -21,8 +21,7 @@ from drsrobust.statistics.intervals import wilson
 from drsrobust.statistics.strata import LOSS_IS_BOUNDED, STRATUM, WEIGHT, Strata
 from drsrobust.timing import cpu_seconds, overhead
 from drsrobust_study.components import BOUNDED, layer_partition
-from drsrobust_study.findings import number
-from drsrobust_study.thirds import by_thirds
+from drsrobust_study.effects import of_table, over_trainings, table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,6 +34,7 @@ TOP = "exponent_top"  # the class of bits whose flips do nearly all harm
 MORE_OF_TOP = 10  # times `trials`, in dense layers
 CHECKS = "ABFT, every batch"
 PROBE_ROWS, CRC, CHECKED = KINDS = ("probe rows", "CRC32", CHECKS.split(",")[0])  # of detectors
+_ROWS = {"cover": "chosen rows", "random": "random rows"}
 _SEEDS = 1_000_003  # apart, so that no two strata have trials of one seed
 _ROWS_AT_ONCE = 1 << 16  # rows whose CRC is computed at once
 _TURNED = tuple(zip(ENDS, (ENDS[0], ENDS[2], ENDS[1]), strict=True))  # the less is noticed, the more is left
@@ -190,7 +190,7 @@ def curves(
     """
     import pandas as pd
 
-    table = []
+    found = []
     for how, chosen in probes.items():
         for count in counts:
             covered = ProbeRows(evaluator, chosen.rows.head(count)).coverage()
@@ -201,8 +201,8 @@ def curves(
                 row |= {"part": part, "how": how, "rows": count, "n": len(of_part(trials, part))}
                 row["read"] = words["read"].sum() / words["words"].sum()
                 share = detected_share(trials, part, *within(trials, how, chosen, count, evaluator))
-                table.append(row | dict(zip((f"detected{end}" for end in ENDS), share, strict=True)))
-    return pd.DataFrame(table)
+                found.append(row | dict(zip((f"detected{end}" for end in ENDS), share, strict=True)))
+    return pd.DataFrame(found)
 
 
 def outcomes(trials: "pd.DataFrame") -> "pd.DataFrame":
@@ -366,36 +366,22 @@ def latency_and_cost(
     return pd.DataFrame(rows).sort_values(["kind", "rows", "detector", "compute"], kind="stable", ignore_index=True)
 
 
-def one_row_finds(
-    trials: "pd.DataFrame", how: str, count: int, evaluator: Evaluator, probes: ProbeRows
-) -> "pd.DataFrame":
-    """Findings on C18: the share of single flips that one probe row detects, and `count` rows, on all trials and on thirds.
+def effects(found: "Mapping[int, pd.DataFrame]", counts: Sequence[int]) -> "pd.DataFrame":
+    """Shares of single flips that probe rows detect, and of words that they read, over which no share of flips can be
+    (`drsrobust_study.effects`).
 
     Args:
-        trials: of `flips`.
-        how: the column that has the rows needed.
-        count: of the larger number of rows.
-        evaluator: of the model.
-        probes: the probe rows of that column.
-
-    Returns:
-        a row for each part and number of rows: `claim`, `reading`, `model`, `dataset`, `value`, `low`, `high`, `n`, `interval`,
-        `detail`, `reason`, `third`.
+        found: training seed -> `curves`.
+        counts: numbers of rows.
     """
     import pandas as pd
 
-    questions = {n: within(trials, how, probes, n, evaluator) for n in (1, count)}
-
-    def find(table: "pd.DataFrame") -> "pd.DataFrame":
-        rows = []
-        for n in (1, count):
-            for part in PARTS:
-                share = detected_share(table, part, *questions[n])
-                row = {"claim": "C18", "reading": f"{'one row' if n == 1 else 'many rows'}, {part}"}
-                row |= {name: table[name].iloc[0] for name in ("model", "dataset")}
-                row |= dict(zip(("value", "low", "high"), share, strict=True)) | {"n": len(of_part(table, part))}
-                row["detail"] = f"{n:,} row{'s' * (n > 1)}, {number(100 * share[0])} % of flips in the {part}"
-                rows.append(row | {"interval": "95 %, Wilson's of strata, read and not", "reason": ""})
-        return pd.DataFrame(rows)
-
-    return by_thirds(find, trials)
+    joined, rows = pd.concat(found.values()), []
+    ends = dict(zip((f"detected{end}" for end in ENDS), ("value", "low", "high"), strict=True))
+    for (how, part, count), some in joined[joined["rows"].isin(counts)].groupby(["how", "part", "rows"], sort=False):
+        name = f"{count} {how}, {part}"
+        what = f"share of single flips in the {part} that {count:,} {_ROWS.get(how, how)} detect"
+        rows.append(of_table(f"detected {name}", what, some.rename(columns=ends)))
+        read = f"share of the words of the {part} that {count:,} {_ROWS.get(how, how)} read"
+        rows.append(over_trainings(f"read {name}", read, some["read"]))
+    return table(rows)

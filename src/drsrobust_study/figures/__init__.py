@@ -38,7 +38,7 @@ from drsrobust_study.figures.components import (
     row_loss,
     row_loss_data,
 )
-from drsrobust_study.figures.fleet import fleet_tail
+from drsrobust_study.figures.fleet import fleet_day, fleet_day_data
 from drsrobust_study.figures.injection_speed import injection_speed, injection_speed_data
 from drsrobust_study.figures.lead import lead, lead_data
 from drsrobust_study.figures.memory_faults import (
@@ -46,7 +46,6 @@ from drsrobust_study.figures.memory_faults import (
     fault_assumptions_data,
     memory_fault_loss,
     memory_fault_loss_data,
-    memory_fault_years,
     protection_ranking,
 )
 from drsrobust_study.figures.mitigations import (
@@ -72,7 +71,7 @@ from drsrobust_study.figures.protection import (
     protection_front_data,
 )
 from drsrobust_study.figures.protection_plan import protection_plan, protection_plan_data
-from drsrobust_study.figures.training_errors import training_actions, training_detection, training_losses
+from drsrobust_study.figures.training_errors import training_detection
 
 __all__ = [
     "abft_detection",
@@ -100,7 +99,8 @@ __all__ = [
     "error_shapes_data",
     "fault_assumptions",
     "fault_assumptions_data",
-    "fleet_tail",
+    "fleet_day",
+    "fleet_day_data",
     "format_classes",
     "injection_speed",
     "injection_speed_data",
@@ -113,7 +113,6 @@ __all__ = [
     "learning_curves_data",
     "memory_fault_loss",
     "memory_fault_loss_data",
-    "memory_fault_years",
     "model_curves",
     "model_curves_data",
     "model_factor_levels",
@@ -139,8 +138,6 @@ __all__ = [
     "row_loss_data",
     "scoring_rules",
     "top_bit",
-    "training_actions",
     "training_detection",
-    "training_losses",
     "worst_case",
 ]

@@ -6,8 +6,9 @@ import numpy as np
 
 from drsrobust.plots.curves import interval
 from drsrobust.plots.losses import bound_handles, draw_losses, loss_axis, loss_floor
-from drsrobust.plots.style import at_edge, legend_outside, series_style, series_styles, styled
+from drsrobust.plots.style import SMALLEST, at_edge, legend_outside, series_style, series_styles, styled
 from drsrobust.statistics.columns import ENDS
+from drsrobust_study.findings import number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +47,8 @@ def number_formats_data(clean: "pd.DataFrame", losses: "pd.DataFrame") -> "pd.Da
 
 @styled
 def number_formats(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str = "per_bit") -> "Axes":
-    """A quantity by part of the model and format, one below the other.
+    """A quantity by part of the model and format, one below the other. Of a loss whose interval holds 0 the words say what
+    it is at most.
 
     Args:
         data: `number_formats_data`.
@@ -61,10 +63,13 @@ def number_formats(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: 
         style, of_part = series_style(index), (data["part"] == part).to_numpy()
         style = {"color": style["color"], "marker": style["marker"], "label": part}
         if quantity == "auc_change":
-            bars = {"xerr": interval(data[of_part], quantity), "capsize": 2.5, "elinewidth": 1.2, "markersize": 5}
-            ax.errorbar(data.loc[of_part, quantity], place[of_part], linestyle="none", **bars, **style)
+            drawn = of_part
         else:
-            draw_losses(ax, data[of_part], place[of_part], quantity, floor=floor, vertical=False, **style)
+            drawn = of_part & (data[f"{quantity}_low"] >= floor).to_numpy()
+            for y, high in zip(place[of_part & ~drawn], data.loc[of_part & ~drawn, f"{quantity}_high"], strict=True):
+                ax.annotate(f"at most {number(high)}", (floor, y), va="center", size=SMALLEST, color=style["color"])
+        bars = {"xerr": interval(data[drawn], quantity), "capsize": 2.5, "elinewidth": 1.2, "markersize": 5}
+        ax.errorbar(data.loc[drawn, quantity], place[drawn], linestyle="none", **bars, **style)
     ax.set_yticks(
         place, [f"{_NAMES.get(row.format, row.format)}  ({row.megabytes:.2g} MB)" for row in data.itertuples()]
     )
@@ -81,9 +86,7 @@ def number_formats(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: 
         loss_axis(ax, floor, data[f"{quantity}_high"].max(), axis="x", label="AUC lost (mean)")
     ax.label_outer()
     if at_edge(ax, "last_col"):
-        handles = ax.get_legend_handles_labels()[0]
-        more = [] if quantity == "auc_change" else bound_handles(data, quantity, floor=floor, vertical=False)
-        legend_outside(ax, [*handles, *more])
+        legend_outside(ax)
     return ax
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from matplotlib.lines import Line2D
 
 from drsrobust.plots.curves import interval
-from drsrobust.plots.style import CLAIMED, at_edge, legend_outside, series_style, styled
+from drsrobust.plots.style import CLAIMED, SMALLEST, at_edge, legend_outside, series_style, styled
 from drsrobust_study.probe_rows import KINDS
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def probe_coverage(
     share of its words that they read.
 
     Args:
-        data: `drsrobust_study.probe_rows.curves`.
+        data: `drsrobust_study.probe_rows.curves`, of several trained models as one.
         ax: where to draw; None: a new figure.
         part: of the model.
         claimed: a published share of one row.
@@ -47,8 +47,10 @@ def probe_coverage(
         Line2D([], [], color="#444444", label="share of words read", **_READ),
     ]
     if claimed is not None:
-        handles += ax.plot([1], [claimed], label="one vector, as published of a language model", **_PUBLISHED)
-    if claimed is not None or at_edge(ax, "last_col"):
+        ax.plot([1], [claimed], **_PUBLISHED)
+        text = "published: one vector,\na language model"
+        ax.annotate(text, (1, claimed), (7, 0), textcoords="offset points", va="center", size=SMALLEST)
+    if at_edge(ax, "last_col"):
         legend_outside(ax, handles)  # joins those of the figure's panels
     return ax
 
