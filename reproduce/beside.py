@@ -1,4 +1,4 @@
-"""The table of published numbers and those of a run, from `beside.toml` and the run's CSVs. No verdict is made of it."""
+"""The table of published numbers and those of a run, from a TOML file and the CSVs of the run. No verdict is made of it."""
 
 import tomllib
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from reproduce.tables import read_named
 if TYPE_CHECKING:
     import pandas as pd
 
-ROWS = Path(__file__).with_name("beside.toml")
+ROWS = Path(__file__).with_suffix(".toml")
 NOT_RUN = "not run"
 _TEXTS = ("what", "source", "setting", "published", "csv", "same")
 _SHOWN = {

@@ -1,4 +1,4 @@
-"""Numbers of notebook 18: trials in strata, curves, reasons, latency times cost, and the findings on C18."""
+"""Numbers of notebook 18: trials in strata, curves, reasons, latency times cost, and effects."""
 
 import numpy as np
 import pandas as pd
@@ -8,8 +8,6 @@ import drsrobust as dr
 import drsrobust_study as study
 from drsrobust.probe_rows import DETECTED, NOT_READ, OUTCOMES
 from drsrobust_study.probe_rows import CHECKS, DENSE, PARTS, TABLES, WHOLE
-from reproduce.claims import evaluate_claims, load_claims
-from reproduce.notebooks import all_notebooks
 
 pytestmark = pytest.mark.long
 
@@ -144,37 +142,15 @@ def test_times_are_measured(measured):
     assert (found.loc[["CRC32 per tensor", "CRC32 per row"], "noticed"] == 1).all()
 
 
-def test_findings(measured):
-    """Shares at one row and at many, on all trials and on thirds of them."""
+def test_effects(measured):
+    """Shares that one row and many detect and read, of several trainings."""
     evaluator, probes, flips = measured
-    found = study.probe_rows.one_row_finds(flips, "cover", 200, evaluator, probes["cover"])
-    assert sorted(found["third"].unique()) == [0, 1, 2, 3] and len(found) == 4 * 6
-    whole = found[found["third"] == 0].set_index("reading")
+    curves = study.probe_rows.curves(flips, evaluator, probes, COUNTS)
+    found = study.probe_rows.effects({0: curves, 1: curves}, [1, 200]).set_index("effect")
+    assert len(found) == 2 * 2 * len(PARTS) * len(probes)
     expected = by_hand(flips, "cover", probes["cover"], 1, evaluator)
-    assert whole.loc["one row, whole model", "value"] == pytest.approx(expected)
-    assert whole.loc["many rows, whole model", "value"] >= whole.loc["one row, whole model", "value"]
-    assert whole.loc["one row, whole model", "n"] == len(flips)
-
-
-@pytest.mark.parametrize(("detected", "verdict"), [(0.97, "reproduced"), (0.3, "contradicted")])
-def test_the_claim_is_judged_by_what_one_row_detects(measured, tmp_path, monkeypatch, detected, verdict):
-    """On made trials of a model that one row reads as a whole: exactly true, and exactly false."""
-    monkeypatch.setattr(study.probe_rows, "read_share", lambda probes, target: 1.0)
-    evaluator, probes, flips = measured
-    made = pd.concat(
-        flips.assign(trial=flips["trial"] + 1000 * copy, weight=flips["weight"] / 60) for copy in range(60)
-    )
-    number = np.arange(len(made)) * 0.618034 % 1
-    made = made.assign(cover=np.where(number < detected, 1.0, np.inf), cover_reading=1.0)
-    (tmp_path / "data").mkdir()
-    found = study.probe_rows.one_row_finds(
-        made.assign(dataset="movielens-1m/full"), "cover", 64, evaluator, probes["cover"]
-    )
-    found.to_csv(tmp_path / "18_probe_rows_claims.csv", index=False)
-    claims = [claim for claim in load_claims(all_notebooks()) if claim.id == "C18"]
-    outcome = {"notebook": "18_probe_rows", "ok": True, "seconds": 9.0, "figures": ["18_probe_rows"]}
-    outcome["parameters"] = {"dataset": "movielens-1m/full"}
-    run = {"profile": "laptop", "datasets": ["movielens-1m/full"], "notebooks": [outcome]}
-    table = evaluate_claims(claims, tmp_path, run | {"started": "2026-01-01 00:00 UTC", "commit": "0123456789ab"})
-    assert table["verdict"].tolist() == [verdict] * 3
-    assert table["thirds"].iloc[1] == ", ".join([verdict] * 3) and "single flips in a DLRM" in table["sentence"].iloc[0]
+    assert found.loc["detected 1 cover, whole model", "value"] == pytest.approx(expected)
+    for part in PARTS:
+        for n in (1, 200):
+            detected, read = (found.loc[f"{name} {n} cover, {part}"] for name in ("detected", "read"))
+            assert detected["high"] <= read["value"] + 1e-12 and detected["n"] == 2  # what no row reads cannot be found

@@ -84,7 +84,7 @@ def lead(data: pd.DataFrame, ax: "Axes | None" = None, *, errors: str = FLIPS) -
         auc_guides(ax, golden)
         ax.set(title="independent bit flips", xscale="log")
         if len(rows):
-            ax.set_ylim(top=golden.max() + 0.03)  # room for the name of the line
+            ax.set_ylim(top=golden.max() + 0.05)  # room for the name of the line
             legend_outside(ax)
     else:
         names = list(dict.fromkeys(rows["mitigation"]))
