@@ -81,7 +81,6 @@ def test_losses_by_bit_weight_and_rate(measured):
     for (part, name), rows in classes.groupby(["part", "format"]):
         whole = losses.set_index(["part", "format"])["per_bit"][part, name]
         assert float(np.dot(rows["auc_drop"], rows["share"])) == pytest.approx(whole, abs=1e-12)
-    study.figures.format_classes(classes, part=DENSE)
 
 
 def test_effects(measured, trained, data):
@@ -110,5 +109,3 @@ def test_figures_of_no_trials():
     empty = pd.DataFrame(columns=["part", "format", "megabytes", *columns])
     for quantity in ("auc_change", "per_bit"):
         study.figures.number_formats(empty, quantity=quantity)
-    classes = pd.DataFrame(columns=["part", "format", "bit_class", "auc_drop", "auc_drop_low", "auc_drop_high"])
-    study.figures.format_classes(classes, part=DENSE)

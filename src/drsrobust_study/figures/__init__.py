@@ -61,9 +61,9 @@ from drsrobust_study.figures.model_factors import (
     model_factors,
     model_factors_data,
 )
-from drsrobust_study.figures.number_formats import format_classes, number_formats, number_formats_data
+from drsrobust_study.figures.number_formats import number_formats, number_formats_data
 from drsrobust_study.figures.one_flip import one_flip
-from drsrobust_study.figures.probe_rows import probe_coverage, probe_latency
+from drsrobust_study.figures.probe_rows import probe_coverage
 from drsrobust_study.figures.protection import (
     protection_cost,
     protection_cost_data,
@@ -101,7 +101,6 @@ __all__ = [
     "fault_assumptions_data",
     "fleet_day",
     "fleet_day_data",
-    "format_classes",
     "injection_speed",
     "injection_speed_data",
     "layer_loss",
@@ -122,7 +121,6 @@ __all__ = [
     "number_formats_data",
     "one_flip",
     "probe_coverage",
-    "probe_latency",
     "protection_cost",
     "protection_cost_data",
     "protection_front",

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from drsrobust.plots.curves import interval
-from drsrobust.plots.losses import bound_handles, draw_losses, loss_axis, loss_floor
-from drsrobust.plots.style import SMALLEST, at_edge, legend_outside, series_style, series_styles, styled
+from drsrobust.plots.losses import loss_axis, loss_floor
+from drsrobust.plots.style import SMALLEST, at_edge, legend_outside, series_style, styled
 from drsrobust.statistics.columns import ENDS
 from drsrobust_study.findings import number
 
@@ -23,14 +23,6 @@ _TITLES = {
 }
 _LEAST = {"per_bit": 1e-8, "per_weight": 1e-7, "at_rate": 1e-14}  # resolution of each loss
 _NAMES = {"fp8_e4m3": "fp8 e4m3", "fp8_e5m2": "fp8 e5m2"}
-_CLASSES = {
-    "sign": "sign",
-    "exponent_top": "exponent,\ntop bit",
-    "exponent_high": "exponent,\nhigh",
-    "exponent_low": "exponent,\nlow",
-    "mantissa": "mantissa",
-    "scale": "scale of\na tensor",
-}
 
 
 def number_formats_data(clean: "pd.DataFrame", losses: "pd.DataFrame") -> "pd.DataFrame":
@@ -87,29 +79,4 @@ def number_formats(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: 
     ax.label_outer()
     if at_edge(ax, "last_col"):
         legend_outside(ax)
-    return ax
-
-
-@styled
-def format_classes(data: "pd.DataFrame", ax: "Axes | None" = None, *, part: str) -> "Axes":
-    """AUC lost by one flipped bit, by class of bits, a series per format of floating-point numbers.
-
-    Args:
-        data: `drsrobust_study.number_formats.class_losses`.
-        ax: where to draw; None: a new figure.
-        part: of the model.
-    """
-    data = data[(data["part"] == part) & data["bit_class"].isin(list(_CLASSES))]
-    floor, formats = loss_floor(data, lowest=1e-8), list(dict.fromkeys(data["format"]))
-    for index, (name, style) in enumerate(series_styles(formats).items()):
-        points = data[data["format"] == name]
-        place = points["bit_class"].map(list(_CLASSES).index) + 0.14 * (index - (len(formats) - 1) / 2)
-        style = {"color": style["color"], "marker": style["marker"], "label": _NAMES.get(name, name)}
-        draw_losses(ax, points, place, floor=floor, **style)
-    ax.set_xticks(range(len(_CLASSES)), list(_CLASSES.values()))
-    ax.set_xlim(-0.5, len(_CLASSES) - 0.5)
-    ax.grid(False, axis="x")
-    if len(data):
-        loss_axis(ax, floor, data["auc_drop_high"].max(), label="AUC lost by one flipped bit (mean)")
-        legend_outside(ax, [*ax.get_legend_handles_labels()[0], *bound_handles(data, floor=floor)], title=part)
     return ax
