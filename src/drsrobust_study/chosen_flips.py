@@ -158,11 +158,9 @@ def effects(curves: "pd.DataFrame", *, random_flips: int) -> "pd.DataFrame":
         rows.append(
             over_trainings(f"flips {name}", f"{name}: chosen flips until AUC is 0.5, or all of them", last["flips"])
         )
-        rows.append(
-            over_trainings(
-                f"half {name}", f"{name}: chosen flips that take half", half[half["allowed"] == name][CHOSEN]
-            )
-        )
+        needed = half.loc[half["allowed"] == name, CHOSEN]
+        why = {"why": f"not reached in {n} of {len(needed)} trainings"} if (n := int(np.isinf(needed).sum())) else {}
+        rows.append(over_trainings(f"half {name}", f"{name}: chosen flips that take half", needed) | why)
         rows.append(
             over_trainings(f"chosen {name}", f"{name}: share of AUC over 0.5 that the chosen flips take", last["value"])
         )

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +14,6 @@ from drsrobust.data.dataset import Ids
 from drsrobust.injection.memory_faults import CHIPS, DATA_CHIPS
 from drsrobust.models.registry import build_model, default_sizes, model_name
 from drsrobust.statistics.columns import CONDITION, ENDS, MITIGATION, identifying
-from drsrobust.statistics.intervals import CONFIDENCE
 from drsrobust.statistics.strata import ALL, STRATUM, WEIGHT
 from drsrobust.statistics.summary import corrected_exactly, summarise
 from drsrobust_study.components import stratified_loss
@@ -142,11 +140,9 @@ def ranking(flips: "pd.DataFrame", faults: "pd.DataFrame", storage: "pd.DataFram
 
 
 def ranked(rankings: "Mapping[int, pd.DataFrame]") -> "pd.DataFrame":
-    """`ranking` of several trained models as one (`drsrobust_study.effects.pooled`), the most under faults first, and in every
-    row what `rank_correlation` gives for all of them."""
+    """`ranking` of several trained models as one (`drsrobust_study.effects.pooled`), the most under faults first."""
     both = pooled(rankings, ["model", "dataset", "mitigation", "stored_percent"], ["flips", "faults"])
-    both = both.sort_values("faults", ascending=False, kind="stable", ignore_index=True)
-    return both.assign(**rank_correlation(both))
+    return both.sort_values("faults", ascending=False, kind="stable", ignore_index=True)
 
 
 def effects(
@@ -181,23 +177,6 @@ def effects(
     for name, found in curves[curves["ber"] == ber].groupby("mitigation", sort=False):
         rows.append(of_table(f"auc {name}", f"AUC under flips at {ber:g}, {name}", found))
     return table(rows)
-
-
-def rank_correlation(ranked: "pd.DataFrame") -> dict[str, float | str]:
-    """Spearman's correlation of the orders under flips and under faults. Its interval is of Fisher's z with the standard error
-    of D. G. Bonett and T. A. Wright (Psychometrika 65, 2000), and is blank for under 4 protections or equal orders.
-
-    Returns:
-        `rank_correlation`, with `_low` and `_high`; `rank_interval`, in words.
-    """
-    both = ranked.dropna(subset=["flips", "faults"])
-    order, n = both["flips"].rank().corr(both["faults"].rank()), len(both)
-    ends = [float("nan")] * 2
-    if n > 3 and abs(order) < 1:
-        width = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2) * np.sqrt((1 + order**2 / 2) / (n - 3))
-        ends = [float(np.tanh(np.arctanh(order) + sign * width)) for sign in (-1, 1)]
-    values = dict(zip((f"rank_correlation{end}" for end in ENDS), (float(order), *ends), strict=True))
-    return values | {"rank_interval": f"{CONFIDENCE:.0%}, Fisher's z, error of Bonett and Wright"}
 
 
 def enlarged(

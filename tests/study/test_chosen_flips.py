@@ -81,4 +81,6 @@ def test_flips_to_half_and_effects():
         [0.17 / 0.3, 0.14 / 0.3, 0.2 / 0.3]
     )
     assert found.loc["random any", "sd_maps"] == pytest.approx(0.01 / 0.3 / 1.959964)
-    assert len(study.chosen_flips.effects(table, random_flips=7)) == 3  # not tried
+    tough = table.assign(auc=table["auc"].where((table["train_seed"] > 0) | (table["how"] == "random"), 0.7))
+    row = study.chosen_flips.effects(tough, random_flips=7).set_index("effect").loc["half any"]
+    assert row[["value", "n", "why"]].tolist() == [2, 2, "not reached in 1 of 3 trainings"]

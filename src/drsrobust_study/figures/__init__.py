@@ -42,8 +42,6 @@ from drsrobust_study.figures.fleet import fleet_day, fleet_day_data
 from drsrobust_study.figures.injection_speed import injection_speed, injection_speed_data
 from drsrobust_study.figures.lead import lead, lead_data
 from drsrobust_study.figures.memory_faults import (
-    fault_assumptions,
-    fault_assumptions_data,
     memory_fault_loss,
     memory_fault_loss_data,
     protection_ranking,
@@ -97,8 +95,6 @@ __all__ = [
     "component_pvf_data",
     "error_shapes",
     "error_shapes_data",
-    "fault_assumptions",
-    "fault_assumptions_data",
     "fleet_day",
     "fleet_day_data",
     "injection_speed",

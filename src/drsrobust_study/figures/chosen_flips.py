@@ -17,8 +17,8 @@ _DASHED = {"linestyle": "--", "linewidth": 1, "markersize": 4, "markerfacecolor"
 _RANDOM = _DASHED | {"capsize": 2, "elinewidth": 0.8}
 _NAMES = {
     "in range": "passes the range check",
-    "in range, one per 8 KB": "the same, one per 8 KB",
-    "in range, in tables": "the same, in tables",
+    "in range, one per 8 KB": "range check, one per 8 KB",
+    "in range, in tables": "range check, in tables",
 }
 
 
@@ -51,6 +51,6 @@ def worst_case(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     ax.set(xlabel="flipped bits", ylabel="AUC")
     if len(data):
         ax.set_xscale("log")
-        handles.append(Line2D([], [], color="#444444", marker="o", label="the same at random (mean)", **_DASHED))
+        handles.append(Line2D([], [], color="#444444", marker="o", label="at random (mean)", **_DASHED))
         legend_outside(ax, handles, title="chosen flips")
     return ax

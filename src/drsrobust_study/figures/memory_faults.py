@@ -1,7 +1,7 @@
-"""AUC lost to faults of DRAM chips: by mode and protection, by protection against independent flips, and by assumption."""
+"""AUC lost to faults of DRAM chips: by mode and protection, and by protection against independent flips."""
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,7 +9,6 @@ import numpy as np
 from drsrobust.plots.curves import NONE, interval, mitigation_label
 from drsrobust.plots.style import COLOURS, MARKERS, SMALLEST, legend_outside, styled
 from drsrobust.statistics.columns import ENDS
-from drsrobust_study.findings import interval as interval_text
 from drsrobust_study.findings import number
 
 if TYPE_CHECKING:
@@ -113,64 +112,6 @@ def protection_ranking(data: "pd.DataFrame", ax: "Axes | None" = None, *, ber: f
     lowest = np.nanmin([0.0, *data["faults_low"], *data["flips_low"]])
     ax.set_xlim(max(-1.0, lowest - 0.08), 1.08)
     ax.grid(False, axis="y")
-    label = "share of the lost AUC that comes back"
-    if len(data):
-        order = interval_text(*(data[f"rank_correlation{end}"].iloc[0] for end in ENDS))
-        label += f"\n(rank correlation of the two orders: {order})"
-    ax.set_xlabel(label)
+    ax.set_xlabel("share of the lost AUC that comes back")
     ax.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2)
-    return ax
-
-
-def fault_assumptions_data(parts: Mapping[str, "pd.DataFrame"]) -> "pd.DataFrame":
-    """What `fault_assumptions` draws: the loss without protection, by mode and assumption.
-
-    Args:
-        parts: name of an assumption -> `expected_loss` under it.
-    """
-    import pandas as pd
-
-    frames = [table[table["mitigation"] == NONE].assign(assumption=name) for name, table in parts.items()]
-    columns = [
-        "assumption",
-        *_KEYS,
-        "auc_drop",
-        "auc_drop_low",
-        "auc_drop_high",
-        "per_year",
-        "per_year_low",
-        "per_year_high",
-    ]
-    return pd.concat(frames, ignore_index=True)[columns]
-
-
-@styled
-def fault_assumptions(data: "pd.DataFrame", ax: "Axes | None" = None, *, modes: Sequence[str]) -> "Axes":
-    """The AUC that one fault costs, by assumption, a series per mode.
-
-    Args:
-        data: `fault_assumptions_data`.
-        ax: where to draw; None: a new figure.
-        modes: that are drawn.
-    """
-    names = list(dict.fromkeys(data["assumption"]))
-    for index, mode in enumerate(modes):
-        rows = data[data["error_mode"] == mode]
-        place = rows["assumption"].map(names[::-1].index).to_numpy(float) + 0.5 * (0.5 - (index + 0.5) / len(modes))
-        style = {
-            "color": COLOURS[index],
-            "marker": MARKERS[index],
-            "linestyle": "none",
-            "markersize": 5.5,
-            "label": _MODES.get(mode, mode).replace("\n", " "),
-        }
-        rows = rows.assign(
-            auc_drop_low=rows["auc_drop_low"].clip(lower=0)
-        )  # an interval that holds no loss begins at 0
-        ax.errorbar(rows["auc_drop"], place, xerr=interval(rows, "auc_drop"), elinewidth=1, capsize=2, **style)
-    ax.set_yticks(range(len(names)), [textwrap.fill(name, 26) for name in names[::-1]])
-    ax.grid(False, axis="y")
-    ax.set_xlim(0, None)
-    ax.set_xlabel(_LOST)
-    legend_outside(ax, title="mode")
     return ax
