@@ -122,13 +122,10 @@ def flip_losses(
             "part": one.part,
             "format": one.format,
         }
-        for name, times in (
-            ("per_bit", 1.0),
-            ("per_weight", loss["bits"] / numbers[one.part]),
-            ("at_rate", loss["bits"] * RATE),
-        ):
-            row |= {f"{name}{end}": loss[f"auc_drop{end}"] * times for end in ENDS}
-        rows.append(row)
+        times = {"per_bit": 1.0, "per_weight": loss["bits"] / numbers[one.part], "at_rate": loss["bits"] * RATE}
+        rows.append(
+            row | {f"{name}{end}": loss[f"auc_drop{end}"] * factor for name, factor in times.items() for end in ENDS}
+        )
     return pd.DataFrame(rows)
 
 

@@ -66,7 +66,7 @@ def test_losses_by_bit_weight_and_rate(measured):
     names = losses.set_index(["part", "format"])["bits"]
     assert names[DENSE, "fp32"] == 2 * names[DENSE, "bf16"]
     figure = study.figures.number_formats_data(clean, losses)
-    for quantity in ("auc_change", "per_bit", "per_weight", "at_rate"):
+    for quantity in ("auc_change", "per_bit", "at_rate"):
         ax = study.figures.number_formats(figure, quantity=quantity)
         assert [label.get_text().partition(" ")[0] for label in ax.get_yticklabels()] == [
             "fp32",

@@ -22,11 +22,8 @@ _NAMES = {
     "range per tensor": "range check of weights",
 }
 _MODES = {
-    "bit": "bit",
-    "word": "word (64 bits)",
     "column": "column of a bank",
     "row": "row of a bank",
-    "bank": "bank",
     "banks": "banks\n(all of a chip)",
     "ranks": "ranks\n(a chip in every rank)",
     "any": "any of these,\nby their rates",

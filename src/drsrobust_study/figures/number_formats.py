@@ -18,10 +18,9 @@ _QUANTITIES = ("auc_change", "per_bit", "per_weight", "at_rate")
 _TITLES = {
     "auc_change": "without errors",
     "per_bit": "one flipped bit",
-    "per_weight": "one flipped bit,\ntimes bits per weight",
     "at_rate": "one wrong bit in 1e9\nthat are stored",
 }
-_LEAST = {"per_bit": 1e-8, "per_weight": 1e-7, "at_rate": 1e-14}  # resolution of each loss
+_LEAST = {"per_bit": 1e-8, "at_rate": 1e-14}  # resolution of each loss
 _NAMES = {"fp8_e4m3": "fp8 e4m3", "fp8_e5m2": "fp8 e5m2"}
 
 
@@ -45,7 +44,7 @@ def number_formats(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: 
     Args:
         data: `number_formats_data`.
         ax: where to draw; None: a new figure.
-        quantity: `auc_change` (of the model without errors), `per_bit`, `per_weight` or `at_rate` (AUC lost).
+        quantity: `auc_change` (of the model without errors), `per_bit` or `at_rate` (AUC lost).
     """
     parts = list(dict.fromkeys(data["part"]))
     place = np.arange(len(data))[::-1] - 0.7 * data["part"].map(parts.index).to_numpy(float)
