@@ -50,6 +50,8 @@ def spread(
     row: dict[str, Any] = dict.fromkeys(SPREAD, math.nan) | {"n": given.shape[1], "interval": "", "why": ""}
     if not row["n"]:
         return row | {"why": TOO_FEW}
+    if log:
+        given[1] = np.maximum(given[1], 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         scaled = np.log10(given) if log else given
         errors = np.minimum(scaled[0] - scaled[1], scaled[2] - scaled[0]) / _Z

@@ -15,7 +15,8 @@ from drsrobust.statistics.columns import ENDS
 from drsrobust.statistics.intervals import wilson
 from drsrobust.statistics.strata import LOSS_IS_BOUNDED, STRATUM, WEIGHT, Strata
 from drsrobust_study.components import BOUNDED, layer_partition
-from drsrobust_study.effects import over_trainings, table
+from drsrobust_study.effects import over_trainings, pooled
+from drsrobust_study.effects import table as effect_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +27,7 @@ WHOLE, DENSE, TABLES = PARTS = "whole model", "dense layers", "tables"
 MORE = 4  # times `trials`, spread over all strata of a part
 TOP = "exponent_top"  # the class of bits whose flips do nearly all harm
 MORE_OF_TOP = 10  # times `trials`, in dense layers
-_ROWS = {"cover": "chosen rows", "random": "random rows"}
+_ROWS = {"cover": "chosen", "random": "random"}
 _SEEDS = 1_000_003  # apart, so that no two strata have trials of one seed
 
 
@@ -250,6 +251,16 @@ def noticed_losses(
     return shares
 
 
+def joined(found: "Mapping[int, pd.DataFrame]") -> "pd.DataFrame":
+    """`curves` of several trained models as one (`drsrobust_study.effects.pooled`): no end is over what the rows read.
+
+    Args:
+        found: training seed -> `curves`.
+    """
+    table = pooled(found, ["model", "dataset", "part", "how", "rows"], ["read", "detected", "noticed"])
+    return table.assign(detected_high=table[["detected_high", "read_most"]].min(axis=1, skipna=False))
+
+
 def effects(found: "Mapping[int, pd.DataFrame]", counts: Sequence[int]) -> "pd.DataFrame":
     """Shares of single flips that probe rows detect, and of words that they read, over which no share of flips can be
     (`drsrobust_study.effects`).
@@ -260,15 +271,15 @@ def effects(found: "Mapping[int, pd.DataFrame]", counts: Sequence[int]) -> "pd.D
     """
     import pandas as pd
 
-    joined, rows = pd.concat(found.values()), []
-    for (how, part, count), some in joined[joined["rows"].isin(counts)].groupby(["how", "part", "rows"], sort=False):
-        name, which = f"{count} {how}, {part}", f"{count:,} {_ROWS.get(how, how)}"
-        words = {"detected": f"share of single flips in the {part} that {which} detect"}
-        words |= (
-            {"noticed": f"share of the AUC lost by single flips that goes with these, {which}"} if part == WHOLE else {}
-        )
-        for quantity, what in words.items():
-            ends = (some[f"{quantity}{end}"] for end in ENDS)
-            rows.append(over_trainings(f"{quantity} {name}", what, *ends))
-        rows.append(over_trainings(f"read {name}", f"share of the words of the {part} that {which} read", some["read"]))
-    return table(rows)
+    table, rows = pd.concat(found.values()), []
+    for (how, part, count), some in table[table["rows"].isin(counts)].groupby(["how", "part", "rows"], sort=False):
+        name, which = f"{count} {how}, {part}", f"{count:,} {_ROWS.get(how, how)} row{'s' * (count > 1)}"
+        detected, noticed = ([some.get(f"{quantity}{end}") for end in ENDS] for quantity in ("detected", "noticed"))
+        row = over_trainings(f"detected {name}", f"share of single flips in the {part}: found by {which}", *detected)
+        rows.append(row | {"high": np.minimum(row["high"], some["read"].max())})
+        rows.append(over_trainings(f"read {name}", f"share of the words of the {part}: read by {which}", some["read"]))
+        if part == WHOLE:
+            rows.append(
+                over_trainings(f"noticed {name}", f"share of the AUC lost by single flips: found by {which}", *noticed)
+            )
+    return effect_table(rows)

@@ -111,3 +111,6 @@ def test_effects(measured):
         for n in (1, 200):
             detected, read = (found.loc[f"{name} {n} cover, {part}"] for name in ("detected", "read"))
             assert detected["high"] <= read["value"] + 1e-12 and detected["n"] == 2  # what no row reads cannot be found
+    spread = {seed: curves.assign(detected=curves["read"] * share) for seed, share in enumerate((0.1, 0.9, 0.95))}
+    table = study.probe_rows.joined(spread)
+    assert (table["detected_high"] <= table["read"] + 1e-12).all() and len(table) == len(curves)

@@ -47,7 +47,7 @@ def probe_coverage(
     if claimed is not None:
         ax.plot([1], [claimed], **_PUBLISHED)
         text = "published: one vector,\na language model"
-        ax.annotate(text, (1, claimed), (7, 0), textcoords="offset points", va="center", size=SMALLEST)
+        ax.annotate(text, (1, claimed), (7, 4), textcoords="offset points", va="top", size=SMALLEST)
     if at_edge(ax, "last_col"):
         legend_outside(ax, handles)  # joins those of the figure's panels
     return ax
