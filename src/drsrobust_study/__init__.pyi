@@ -6,6 +6,7 @@ from . import captions as captions
 from . import chosen_flips as chosen_flips
 from . import clean_models as clean_models
 from . import components as components
+from . import effects as effects
 from . import figures as figures
 from . import findings as findings
 from . import fleet_risk as fleet_risk

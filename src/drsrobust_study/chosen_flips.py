@@ -1,26 +1,27 @@
-"""Chosen against random flips: AUC by their number, and claim C15 (notebook 16)."""
+"""Chosen against random flips: AUC by their number (notebook 16)."""
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from drsrobust._progress import progress_bar
 from drsrobust.allowed_flips import Allowed, blocks
+from drsrobust.campaign import Campaign
 from drsrobust.chosen_flips import WorstCase
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import AddressSpace, ErrorMap, FixedCount
 from drsrobust.mitigation.base import Screened
 from drsrobust.statistics.columns import ENDS
 from drsrobust.statistics.intervals import stringer_interval
-from drsrobust_study.findings import interval
-from drsrobust_study.thirds import THIRD
+from drsrobust.statistics.summary import summarise
+from drsrobust_study.effects import of_table, over_trainings, table
 
 if TYPE_CHECKING:
     import pandas as pd
 
 CHOSEN, RANDOM = "chosen", "random"
-NONE_REACHES = float("inf")  # flips to half of the AUC over 0.5, where no number that was tried is enough
+_AUC = tuple(f"auc{end}" for end in ENDS)
 
 
 def random_flips(
@@ -32,7 +33,8 @@ def random_flips(
     seed: int,
     progress: bool = True,
 ) -> "pd.DataFrame":
-    """Trials of random flips: for each way in which flips are allowed as many as `counts`, drawn uniformly among those.
+    """AUC under random flips, as many as `counts` for each way in which flips are allowed, drawn uniformly among those. Those
+    of any bit are drawn by strata (`sampling="stratified"`), since the few critical bits do nearly all harm.
 
     Args:
         evaluator: of the rows that are scored.
@@ -43,8 +45,8 @@ def random_flips(
         progress: shows a progress bar.
 
     Returns:
-        `allowed` (the name), `flips`, `trial`, `auc`; an AUC of 0 where the model raised. Counts over the number of blocks that
-        may have one flip each are left out.
+        `allowed` (the name), `how` (`random`), `flips`, `n` (trials), `auc` with `_low` and `_high` (of plain trials Stringer's
+        bound; an AUC of 0 where the model raised). Counts over the number of blocks that may have one flip each are left out.
 
     Raises:
         ValueError: a count over the number of flips that are allowed at once.
@@ -52,23 +54,32 @@ def random_flips(
     import pandas as pd
 
     counts, rows = list(counts), []
-    with progress_bar(len(allowed) * len(counts) * trials, "random flips", progress=progress) as bar:
+
+    def add(name: str, count: int, n: int, ends: Iterable[float]) -> None:
+        about: dict[str, Any] = {"allowed": name, "how": RANDOM, "flips": count, "n": n}
+        rows.append(about | dict(zip(_AUC, ends, strict=True)))
+
+    with progress_bar(len(allowed) * len(counts), "random flips", progress=progress) as bar:
         for name, kind in allowed.items():
             space = kind.space(evaluator.model)
             for count in counts:
-                if kind.one_per is not None and count > space.rows(kind.one_per):
-                    bar.update(trials)  # there are not so many
-                    continue
-                for trial in range(trials):
-                    errors = _drawn(kind, space, count, seed + trial)
-                    if errors.bits < count:
-                        raise ValueError(
-                            f"{name}: only {errors.bits:,} flips are allowed at once, not {count:,}; give smaller counts"
-                        )
-                    with errors.applied(evaluator.model):
-                        auc = evaluator.rerun(errors).auc
-                    rows.append({"allowed": name, "flips": count, "trial": trial, "auc": 0.0 if auc is None else auc})
-                    bar.update()
+                bar.update()
+                if kind == Allowed():
+                    options = {"trials": trials, "seed": seed, "sampling": "stratified"}
+                    campaign = Campaign(evaluator, errors=[FixedCount(count)], **options)
+                    (row,) = summarise(campaign.run(progress=False), ["auc"]).to_dict("records")
+                    add(name, count, row["n"], [row[end] for end in _AUC])
+                elif kind.one_per is None or count <= space.rows(kind.one_per):  # else there are not so many
+                    aucs = []
+                    for trial in range(trials):
+                        errors = _drawn(kind, space, count, seed + trial)
+                        if errors.bits < count:
+                            raise ValueError(
+                                f"{name}: only {errors.bits:,} flips are allowed at once, not {count:,}; give smaller counts"
+                            )
+                        with errors.applied(evaluator.model):
+                            aucs.append(evaluator.rerun(errors).auc or 0.0)
+                    add(name, count, trials, stringer_interval(np.array(aucs), (0.0, 1.0)))
     return pd.DataFrame(rows)
 
 
@@ -94,101 +105,67 @@ def _drawn(allowed: Allowed, space: AddressSpace, count: int, seed: int) -> Erro
         drawn *= 2
 
 
-def chosen_and_random(
-    found: Mapping[str, WorstCase], measured: "Mapping[str, pd.DataFrame]", random: "pd.DataFrame", evaluator: Evaluator
-) -> "pd.DataFrame":
-    """AUC by the number of flips.
+def chosen_and_random(found: Mapping[str, WorstCase], random: "pd.DataFrame", evaluator: Evaluator) -> "pd.DataFrame":
+    """AUC by the number of flips in one trained model.
 
     Args:
         found: a name -> the chosen flips.
-        measured: a name -> `WorstCase.measure` on the rows of `evaluator`.
-        random: of `random_flips`, with the same names.
-        evaluator: of the rows that were scored.
+        random: of `random_flips`, with names of these.
+        evaluator: of the rows that are scored.
 
     Returns:
         `model`, `dataset`, `allowed`, `how` (`chosen` or `random`), `flips`, `n` (trials), `auc` with `_low` and `_high`
-        (Stringer's bound; of chosen flips none), `auc_golden`.
+        (of chosen flips none), `auc_golden`.
     """
     import pandas as pd
 
-    about = {"model": evaluator.name, "dataset": evaluator.rows.dataset}
-    rows = []
-    for name in found:
-        for row in measured[name].itertuples():
-            ends = {"auc": row.auc, "auc_low": np.nan, "auc_high": np.nan}
-            rows.append(about | {"allowed": name, "how": CHOSEN, "flips": row.flips, "n": 1} | ends)
-        for count, trials in random[random["allowed"] == name].groupby("flips"):
-            ends = dict(
-                zip((f"auc{end}" for end in ENDS), stringer_interval(trials["auc"].to_numpy(), (0.0, 1.0)), strict=True)
-            )
-            rows.append(about | {"allowed": name, "how": RANDOM, "flips": count, "n": len(trials)} | ends)
-    return pd.DataFrame(rows).assign(auc_golden=evaluator.golden.auc)
+    chosen = [worst.measure(evaluator).assign(allowed=name, how=CHOSEN, n=1) for name, worst in found.items()]
+    joined = pd.concat([*chosen, random], ignore_index=True).reindex(columns=["allowed", "how", "flips", "n", *_AUC])
+    joined.insert(0, "model", evaluator.name)
+    joined.insert(1, "dataset", evaluator.rows.dataset)
+    return joined.assign(auc_golden=evaluator.golden.auc)
 
 
 def flips_to_half(curves: "pd.DataFrame") -> "pd.DataFrame":
-    """How many flips take half of the AUC over 0.5, chosen and random.
+    """How many flips take half of the AUC over 0.5: the first of the numbers that were tried whose AUC (of random flips, its
+    mean) is so low; infinite where none is.
 
     Args:
-        curves: of `chosen_and_random`.
+        curves: of `chosen_and_random`, with `train_seed`.
 
     Returns:
-        `allowed`, `chosen`, `random` (the first of the counts that were tried whose mean is so low; infinite where none is),
-        `ratio`.
+        `allowed`, `train_seed`, and `chosen` and `random`.
     """
-    import pandas as pd
-
-    rows = []
-    for name, part in curves.groupby("allowed", sort=False):
-        numbers = {}
-        for how, curve in part.groupby("how"):
-            enough = curve[curve["auc"] <= 0.5 + (curve["auc_golden"] - 0.5) / 2]
-            numbers[how] = enough["flips"].min() if len(enough) else NONE_REACHES
-        row = {"allowed": name, "chosen": numbers.get(CHOSEN, np.nan), "random": numbers.get(RANDOM, np.nan)}
-        rows.append(row | {"ratio": row["random"] / row["chosen"] if row["chosen"] < NONE_REACHES else np.nan})
-    return pd.DataFrame(rows)
+    enough = curves["auc"] <= 0.5 + (curves["auc_golden"] - 0.5) / 2
+    keys = ["allowed", "train_seed", "how"]
+    first = curves.assign(flips=curves["flips"].where(enough, np.inf)).groupby(keys, sort=False)["flips"].min()
+    return first.unstack("how").reset_index().rename_axis(columns=None)
 
 
-def chosen_against_random(
-    curves: "pd.DataFrame", random: "pd.DataFrame", *, chosen_flips: int, random_flips: int
-) -> "pd.DataFrame":
-    """Findings on C15: shares of the AUC over 0.5 that a few chosen flips take, and that more random ones take.
+def effects(curves: "pd.DataFrame", *, random_flips: int) -> "pd.DataFrame":
+    """What chosen flips do in several trained models, and what so many random ones do (`drsrobust_study.effects`).
 
     Args:
-        curves: of `chosen_and_random`.
-        random: its trials.
-        chosen_flips: at most so many chosen ones.
-        random_flips: random ones.
-
-    Returns:
-        a row for each name and kind of flips that was tried (`reading`), of random flips also on thirds of the trials: `value`,
-        `low`, `high`, `n`, `detail`, `reason`.
+        curves: of `chosen_and_random`, with `train_seed`.
+        random_flips: one of the counts.
     """
-    import pandas as pd
-
-    rows, golden = [], float(curves["auc_golden"].iloc[0])
-
-    def lost(auc: float) -> float:
-        return (golden - auc) / (golden - 0.5)
-
+    share = {f"taken{end}": (curves["auc_golden"] - curves[f"auc{other}"]) / (curves["auc_golden"] - 0.5)
+             for end, other in zip(ENDS, ("", "_high", "_low"), strict=True)}  # fmt: skip
+    curves = curves.assign(**share).rename(columns=dict(zip(share, ("value", "low", "high"), strict=True)))
+    half, rows = flips_to_half(curves), []
     for name, part in curves.groupby("allowed", sort=False):
-        chosen = part[(part["how"] == CHOSEN) & (part["flips"] <= chosen_flips)].iloc[-1]
-        value = lost(chosen["auc"])
-        row = {"claim": "C15", "reading": f"chosen: {name}", "value": value, "low": value, "high": value, "n": 1}
-        rows.append(row | {"detail": f"AUC {chosen['auc']:.4f} after {chosen['flips']} flips", "reason": "", THIRD: 0})
-        trials = random[(random["allowed"] == name) & (random["flips"] == random_flips)]
-        for third in range(0 if not len(trials) else 4 if len(trials) >= 18 else 1):
-            some = trials if third == 0 else trials[trials["trial"] % 3 == third - 1]
-            mean, low, high = stringer_interval(some["auc"].to_numpy(), (0.0, 1.0))
-            row = {
-                "claim": "C15",
-                "reading": f"random: {name}",
-                "value": lost(mean),
-                "low": lost(high),
-                "high": lost(low),
-            }
-            rows.append(
-                row
-                | {"n": len(some), "interval": "95 %, Stringer's bound", "detail": f"AUC {interval(mean, low, high)}"}
-                | {"reason": "", THIRD: third}
-            )
-    return pd.DataFrame(rows)
+        last = part[part["how"] == CHOSEN].groupby("train_seed", sort=False).last()
+        rows.append(
+            over_trainings(f"flips {name}", f"{name}: chosen flips until AUC is 0.5, or all of them", last["flips"])
+        )
+        needed = half.loc[half["allowed"] == name, CHOSEN]
+        why = {"why": f"not reached in {n} of {len(needed)} trainings"} if (n := int(np.isinf(needed).sum())) else {}
+        rows.append(over_trainings(f"half {name}", f"{name}: chosen flips that take half", needed) | why)
+        rows.append(
+            over_trainings(f"chosen {name}", f"{name}: share of AUC over 0.5 that the chosen flips take", last["value"])
+        )
+        some = part[(part["how"] == RANDOM) & (part["flips"] == random_flips)]
+        if len(some):
+            what = f"{name}: share of AUC over 0.5 that {random_flips} random flips take"
+            rows.append(of_table(f"random {name}", what, some))
+    return table(rows)

@@ -10,7 +10,6 @@ from drsrobust_study.findings import interval, number
 if TYPE_CHECKING:
     import pandas as pd
 
-_QUANTITIES = ("wrong_per_day", "nan_per_day", "auc_days_per_day", "stops_per_day", "stops_anywhere_per_day")
 _WIDE = 10  # ratio of the ends of an interval whose point says nothing
 _SHOWN = ("wrong_per_day", "share_wrong", "stops_anywhere_per_day")
 _WORDS = {
@@ -31,10 +30,7 @@ def fleet_risk_data(tables: "Mapping[str, pd.DataFrame]") -> "pd.DataFrame":
     """
     import pandas as pd
 
-    quantities = [f"{name}{end}" for name in _QUANTITIES for end in ENDS]
-    columns = ["rate", "kind", "nonfinite", "mitigation", "faults_per_day", "hits_per_day", "active", *quantities]
-    parts = [table.assign(rate=name) for name, table in tables.items()]
-    return pd.concat(parts, ignore_index=True)[[*columns, "loss_once_a_year", "loss_once_in_ten_years"]]
+    return pd.concat([table.assign(rate=name) for name, table in tables.items()], ignore_index=True)
 
 
 def fleet_risk_table(data: "pd.DataFrame", served: float) -> "pd.DataFrame":

@@ -1,8 +1,7 @@
-"""What faults of DRAM chips cost, by mode and protection, against single wrong bits: claim C12 (notebook 12)."""
+"""What faults of DRAM chips cost, by mode and protection, against single wrong bits (notebook 12)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,12 +14,11 @@ from drsrobust.data.dataset import Ids
 from drsrobust.injection.memory_faults import CHIPS, DATA_CHIPS
 from drsrobust.models.registry import build_model, default_sizes, model_name
 from drsrobust.statistics.columns import CONDITION, ENDS, MITIGATION, identifying
-from drsrobust.statistics.intervals import CONFIDENCE
 from drsrobust.statistics.strata import ALL, STRATUM, WEIGHT
 from drsrobust.statistics.summary import corrected_exactly, summarise
 from drsrobust_study.components import stratified_loss
-from drsrobust_study.findings import EXTREMES, interval, number, ratio
-from drsrobust_study.thirds import by_thirds
+from drsrobust_study.effects import of_table, over_trainings, pooled, table
+from drsrobust_study.findings import ratio
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,7 +84,7 @@ def understatement(
     fit: Mapping[str, float],
     hits: Mapping[str, Mapping[str, float]],
 ) -> "pd.DataFrame":
-    """Findings on claim C12: how many times the loss is that of a model in which every fault is one wrong bit.
+    """How many times the loss in one trained model is that of a model in which every fault is one wrong bit.
 
     A fault of one bit reaches a large model more often than a small one, and a fault of a whole chip in all ranks as often. So
     the loss by all faults of a memory depends on the size of the model; losses per fault are those of the trials' model.
@@ -100,38 +98,27 @@ def understatement(
         hits: size of a model, in words -> mode -> faults per hour that reach it. The first is the model of the trials.
 
     Returns:
-        on all trials and on thirds: one row with `reading` `fault`, of a fault that reaches the model; and rows with `memory`,
-        by all faults of the memory, one for each `size` and for a model that fills it. `value`, `low`, `high` (`ratio`),
-        `n` trials, `interval`, `detail` and `reason`.
+        `what`, `value`, `low`, `high`: AUC lost by a `fault` that reaches the model, by one `bit`, `fault over bit`, and
+        `memory over bits, <size>`, by all faults of the memory, for each size and for a model that fills it.
     """
     import pandas as pd
 
-    def find(faults: "pd.DataFrame", flips: "pd.DataFrame") -> "pd.DataFrame":
-        (flip,) = stratified_loss(flips, partition, rows, by=()).to_dict("records")
-        bit = [flip[f"auc_drop{end}"] * DATA_CHIPS / CHIPS for end in ENDS]  # a wrong check bit does no harm
-        findings: list[dict] = []
-        for size, rates in (hits | {FULL: fit}).items():
-            (mean,) = summarise(mixed(faults, rates), ["auc", "auc_drop"]).to_dict("records")
-            loss, most = [mean[f"auc_drop{end}"] for end in ENDS], max(rates, key=lambda mode: rates[mode])
-            labels = {"model": mean["model"], "dataset": mean["dataset"], "n": mean["n"] + flip["n"]}
-            labels |= {"interval": EXTREMES, "reason": ""}
-            if not findings:
-                share = f"{100 * rates[most] / sum(rates.values()):.0f} % of such faults are of mode {most!r}"
-                detail = f"{interval(*loss)} AUC a fault, {interval(*bit)} if it were one wrong bit; {share}"
-                findings.append({"reading": "fault", "size": size} | labels | ratio(loss, bit) | {"detail": detail})
-            # As many faults of the memory as these are, each one wrong bit: how many of them reach the model.
-            bits = sum(fit.values()) / fit["bit"] * rates["bit"] / sum(rates.values())
-            times = ratio(loss, [end * bits for end in bit])
-            some = number(float(f"{times['value']:.1g}"))
-            detail = f"some {some} times at {size}"
-            findings.append({"reading": "memory", "size": size} | labels | times | {"detail": detail})
-        return pd.DataFrame(findings)
-
-    return by_thirds(find, faults, flips)
+    (flip,) = stratified_loss(flips, partition, rows, by=()).to_dict("records")
+    bit = [flip[f"auc_drop{end}"] * DATA_CHIPS / CHIPS for end in ENDS]  # a wrong check bit does no harm
+    found: dict[str, Sequence[float]] = {}
+    for size, rates in (hits | {FULL: fit}).items():
+        (mean,) = summarise(mixed(faults, rates), ["auc", "auc_drop"]).to_dict("records")
+        loss = [mean[f"auc_drop{end}"] for end in ENDS]
+        if not found:
+            found |= {"fault": loss, "bit": bit, "fault over bit": list(ratio(loss, bit).values())}
+        # As many faults of the memory as these are, each one wrong bit: how many of them reach the model.
+        bits = sum(fit.values()) / fit["bit"] * rates["bit"] / sum(rates.values())
+        found[f"memory over bits, {size}"] = list(ratio(loss, [end * bits for end in bit]).values())
+    return pd.DataFrame([[name, *ends] for name, ends in found.items()], columns=["what", "value", "low", "high"])
 
 
 def ranking(flips: "pd.DataFrame", faults: "pd.DataFrame", storage: "pd.DataFrame") -> "pd.DataFrame":
-    """Recovery of each mitigation under independent flips and under memory faults, the most under faults first.
+    """Recovery of each mitigation under independent flips and under memory faults, in one trained model.
 
     Args:
         flips, faults: as `recovery` gives them, one row per mitigation each.
@@ -139,7 +126,7 @@ def ranking(flips: "pd.DataFrame", faults: "pd.DataFrame", storage: "pd.DataFram
 
     Returns:
         `model`, `dataset`, `mitigation`, `stored_percent`, and `flips` and `faults` with `_low` and `_high`: recovery under
-        each; in every row what `rank_correlation` gives for all of them.
+        each.
     """
     keys = ["model", "dataset", "mitigation"]
     ends = [f"recovery{end}" for end in ENDS]
@@ -147,29 +134,49 @@ def ranking(flips: "pd.DataFrame", faults: "pd.DataFrame", storage: "pd.DataFram
         table[[*keys, *ends]].rename(columns=dict(zip(ends, (f"{name}{end}" for end in ENDS), strict=True)))
         for name, table in (("flips", flips), ("faults", faults))
     ]
-    ranked = named[0].merge(named[1], on=keys, validate="one_to_one")
-    ranked.insert(
-        len(keys), "stored_percent", ranked["mitigation"].map(storage.set_index("mitigation")["stored_percent"])
-    )
-    ranked = ranked.sort_values("faults", ascending=False, kind="stable", ignore_index=True)
-    return ranked.assign(**rank_correlation(ranked))
+    both = named[0].merge(named[1], on=keys, validate="one_to_one")
+    both.insert(len(keys), "stored_percent", both["mitigation"].map(storage.set_index("mitigation")["stored_percent"]))
+    return both
 
 
-def rank_correlation(ranked: "pd.DataFrame") -> dict[str, float | str]:
-    """Spearman's correlation of the orders under flips and under faults. Its interval is of Fisher's z with the standard error
-    of D. G. Bonett and T. A. Wright (Psychometrika 65, 2000), and is blank for under 4 protections or equal orders.
+def ranked(rankings: "Mapping[int, pd.DataFrame]") -> "pd.DataFrame":
+    """`ranking` of several trained models as one (`drsrobust_study.effects.pooled`), the most under faults first."""
+    both = pooled(rankings, ["model", "dataset", "mitigation", "stored_percent"], ["flips", "faults"])
+    return both.sort_values("faults", ascending=False, kind="stable", ignore_index=True)
 
-    Returns:
-        `rank_correlation`, with `_low` and `_high`; `rank_interval`, in words.
+
+def effects(
+    factors: "Mapping[int, pd.DataFrame]",
+    rankings: "Mapping[int, pd.DataFrame]",
+    leads: "Mapping[int, pd.DataFrame]",
+    *,
+    ber: float,
+) -> "pd.DataFrame":
+    """What faults cost and protections give back (`drsrobust_study.effects`); each argument is by training seed.
+
+    Args:
+        factors: `understatement`.
+        rankings: `ranking`.
+        leads: `drsrobust_study.figures.lead_data`.
+        ber: of the flips.
     """
-    both = ranked.dropna(subset=["flips", "faults"])
-    order, n = both["flips"].rank().corr(both["faults"].rank()), len(both)
-    ends = [float("nan")] * 2
-    if n > 3 and abs(order) < 1:
-        width = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2) * np.sqrt((1 + order**2 / 2) / (n - 3))
-        ends = [float(np.tanh(np.arctanh(order) + sign * width)) for sign in (-1, 1)]
-    values = dict(zip((f"rank_correlation{end}" for end in ENDS), (float(order), *ends), strict=True))
-    return values | {"rank_interval": f"{CONFIDENCE:.0%}, Fisher's z, error of Bonett and Wright"}
+    import pandas as pd
+
+    rows = []
+    for what, found in pd.concat(factors.values()).groupby("what", sort=False):
+        meaning = "times one wrong bit" if "over" in what else "AUC lost"
+        rows.append(of_table(what, f"{what}: {meaning}", found, log="over" in what))
+    both = pd.concat(rankings.values())
+    for kind, errors in (("faults", "faults of chips"), ("flips", f"flips at {ber:g}")):
+        ends = dict(zip((f"{kind}{end}" for end in ENDS), ("value", "low", "high"), strict=True))
+        for name, found in both.rename(columns=ends).groupby("mitigation", sort=False):
+            rows.append(of_table(f"{kind} {name}", f"{name}: share of the AUC lost to {errors} that comes back", found))
+    curves = pd.concat(leads.values()).rename(columns={"auc": "value", "auc_low": "low", "auc_high": "high"})
+    golden = pd.concat(leads.values()).groupby("train_seed")["auc_golden"].first()
+    rows.append(over_trainings("auc", "AUC without errors", golden))
+    for name, found in curves[curves["ber"] == ber].groupby("mitigation", sort=False):
+        rows.append(of_table(f"auc {name}", f"AUC under flips at {ber:g}, {name}", found))
+    return table(rows)
 
 
 def enlarged(

@@ -1,7 +1,7 @@
-"""Number formats of weights: quality without errors, loss by single flips, claims C14 and C17 (notebook 15)."""
+"""Number formats of weights: quality without errors, loss by single flips, what is left under many (notebook 15)."""
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import nn
 
@@ -15,8 +15,8 @@ from drsrobust.models import stored_as
 from drsrobust.statistics.columns import ENDS
 from drsrobust.statistics.summary import summarise
 from drsrobust_study.components import single_errors, stratified_loss
-from drsrobust_study.findings import EXTREMES, interval, ratio
-from drsrobust_study.thirds import by_thirds
+from drsrobust_study.effects import of_table, table
+from drsrobust_study.findings import ratio
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -122,13 +122,10 @@ def flip_losses(
             "part": one.part,
             "format": one.format,
         }
-        for name, times in (
-            ("per_bit", 1.0),
-            ("per_weight", loss["bits"] / numbers[one.part]),
-            ("at_rate", loss["bits"] * RATE),
-        ):
-            row |= {f"{name}{end}": loss[f"auc_drop{end}"] * times for end in ENDS}
-        rows.append(row)
+        times = {"per_bit": 1.0, "per_weight": loss["bits"] / numbers[one.part], "at_rate": loss["bits"] * RATE}
+        rows.append(
+            row | {f"{name}{end}": loss[f"auc_drop{end}"] * factor for name, factor in times.items() for end in ENDS}
+        )
     return pd.DataFrame(rows)
 
 
@@ -147,72 +144,56 @@ def class_losses(stored: Iterable[Stored], flips: "Mapping[tuple[str, str], pd.D
     return pd.concat(frames, ignore_index=True)
 
 
-def narrow_against_wide(
-    stored: Iterable[Stored], flips: "Mapping[tuple[str, str], pd.DataFrame]", part: str, narrow: str, wide: str
-) -> "pd.DataFrame":
-    """Findings on C17b: how many times a flipped bit of one format costs that of another, in one part of the model.
-
-    Returns:
-        one row on all trials, and on thirds: `reading`, `value`, `low`, `high`, `n`, `interval`, `detail`, `reason`.
-    """
-    import pandas as pd
-
-    chosen = {one.format: one for one in stored if one.part == part}
-    parts = {name: (partition_of(chosen[name]), chosen[name].evaluator.rows) for name in (narrow, wide)}
-
-    def find(narrow_trials: "pd.DataFrame", wide_trials: "pd.DataFrame") -> "pd.DataFrame":
-        losses, n = [], 0
-        for name, trials in ((narrow, narrow_trials), (wide, wide_trials)):
-            (loss,) = stratified_loss(trials, *parts[name], by=()).to_dict("records")
-            losses.append([loss[f"auc_drop{end}"] for end in ENDS])
-            n += loss["n"]
-        detail = f"{interval(*losses[0])} AUC a flip in {narrow}, {interval(*losses[1])} in {wide}"
-        row = {"claim": "C17b", "reading": f"{narrow} over {wide}", **ratio(*losses), "n": n}
-        return pd.DataFrame([row | {"interval": EXTREMES, "detail": detail, "reason": ""}])
-
-    return by_thirds(find, flips[part, narrow], flips[part, wide])
-
-
-def quality_cost(clean: "pd.DataFrame", part: str, narrow: str) -> "pd.DataFrame":
-    """Findings on C17a: the change of AUC without errors by a format of one part."""
-    import pandas as pd
-
-    (row,) = clean[(clean["part"] == part) & (clean["format"] == narrow)].to_dict("records")
-    whole = clean[(clean["part"] == part) & (clean["format"] == "fp32")]["megabytes"].iloc[0]
-    ends = dict(zip(("value", "low", "high"), (row[f"auc_change{end}"] for end in ENDS), strict=True))
-    detail = f"{row['megabytes'] / whole:.1%} of the memory of {part} in fp32"
-    found: dict[str, Any] = {"claim": "C17a", "reading": f"{part} in {narrow}", **ends, "n": 1}
-    return pd.DataFrame([found | {"interval": "95 %, DeLong, paired", "detail": detail, "reason": "", "third": 0}])
-
-
 def kept_under_errors(evaluator: Evaluator, *, ber: float, trials: int, seed: int) -> "pd.DataFrame":
-    """Findings on C14: the share of AUC over 0.5 that a model keeps under errors in all its bits, without protection, and with
-    all exponents in ideal cells.
+    """The share of AUC over 0.5 that a model keeps under errors in all its bits, without protection, and with all exponents in
+    ideal cells.
 
     Args:
-        evaluator: of a model in the formats of the claim.
+        evaluator: of a model.
         ber: bit error rate.
         trials: error maps.
         seed: of these.
 
     Returns:
-        on all trials, and on thirds, a row for each protection: `reading`, `value`, `low`, `high`, `n`, `detail`, `reason`.
+        a row for each protection: `protection`, `value`, `low`, `high`.
+    """
+    protections = [None, EXPONENTS]
+    trial_rows = Campaign(evaluator, errors=[BitFlip(ber)], mitigations=protections, trials=trials, seed=seed).run()
+    above, rows = evaluator.golden.auc - 0.5, summarise(trial_rows, ["auc"])
+    ends = zip(("value", "low", "high"), ENDS, strict=True)
+    shares = {name: (rows[f"auc{end}"] - 0.5) / above for name, end in ends}
+    return rows[[]].assign(protection=["no protection", "exponents protected"], **shares)
+
+
+def effects(
+    cleans: "Mapping[int, pd.DataFrame]", losses: "Mapping[int, pd.DataFrame]", kept: "Mapping[int, pd.DataFrame]"
+) -> "pd.DataFrame":
+    """What formats cost (`drsrobust_study.effects`); each argument is by training seed.
+
+    Args:
+        cleans: `clean_cost`.
+        losses: `flip_losses`, against those in `fp32` of the same part.
+        kept: `kept_under_errors`, with `format`, the formats of the model in words.
     """
     import pandas as pd
 
-    protections = [None, EXPONENTS]
-    table = Campaign(evaluator, errors=[BitFlip(ber)], mitigations=protections, trials=trials, seed=seed).run()
-    above = evaluator.golden.auc - 0.5
-
-    def find(table: "pd.DataFrame") -> "pd.DataFrame":
-        rows = []
-        for row in summarise(table, ["auc"]).to_dict("records"):
+    rows, clean = [], pd.concat(cleans.values())
+    clean = clean.rename(columns=dict(zip((f"auc_change{end}" for end in ENDS), ("value", "low", "high"), strict=True)))
+    for (part, name), found in clean[clean["format"] != "fp32"].groupby(["part", "format"], sort=False):
+        rows.append(of_table(f"change {part} {name}", f"change of AUC without errors, {part} in {name}", found))
+    for quantity, what in (("per_bit", "by one flipped bit"), ("at_rate", "at an equal rate of wrong bits")):
+        over: dict[tuple[str, str], list[dict[str, float]]] = {}
+        for found in losses.values():
             ends = {
-                name: (row[f"auc{end}"] - 0.5) / above for name, end in zip(("value", "low", "high"), ENDS, strict=True)
+                (row["part"], row["format"]): [row[f"{quantity}{end}"] for end in ENDS]
+                for row in found.to_dict("records")
             }
-            reading = "no protection" if row["mitigation"] == "none" else "exponents protected"
-            detail = f"AUC {interval(*(row[f'auc{end}'] for end in ENDS))} of {evaluator.golden.auc:.4f}"
-            rows.append({"claim": "C14", "reading": reading, **ends, "n": row["n"], "detail": detail, "reason": ""})
-        return pd.DataFrame(rows)
-
-    return by_thirds(find, table)
+            for (part, name), narrow in ends.items():
+                if name != "fp32" and (part, "fp32") in ends:
+                    over.setdefault((part, name), []).append(ratio(narrow, ends[part, "fp32"]))
+        for (part, name), ratios in over.items():
+            text = f"loss {what}, {part} in {name} over fp32"
+            rows.append(of_table(f"{quantity} {part} {name}", text, pd.DataFrame(ratios), log=True))
+    for (name, protection), found in pd.concat(kept.values()).groupby(["format", "protection"], sort=False):
+        rows.append(of_table(f"kept {protection}, {name}", f"share of AUC over 0.5 kept, {name}, {protection}", found))
+    return table(rows)

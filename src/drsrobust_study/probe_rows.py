@@ -1,28 +1,22 @@
-"""Probe rows: which single flips they detect and which not, latency times cost, and claim C18 (notebook 18)."""
+"""Probe rows: which single flips they detect and which not, and latency times cost (notebook 18)."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import nn
 
-from drsrobust._processes import threads
 from drsrobust._progress import progress_bar
 from drsrobust.campaign import bit_partition
 from drsrobust.data import Split
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import FixedCount, resolve
-from drsrobust.mitigation import Mitigation, Scrubbing
-from drsrobust.mitigation.memory.scrubbing import exposure
-from drsrobust.models import padded_batches, score
 from drsrobust.probe_rows import NOT_READ, OUTCOMES, ProbeRows
 from drsrobust.statistics.columns import ENDS
 from drsrobust.statistics.intervals import wilson
 from drsrobust.statistics.strata import LOSS_IS_BOUNDED, STRATUM, WEIGHT, Strata
-from drsrobust.timing import cpu_seconds, overhead
 from drsrobust_study.components import BOUNDED, layer_partition
-from drsrobust_study.findings import number
-from drsrobust_study.thirds import by_thirds
+from drsrobust_study.effects import over_trainings, pooled
+from drsrobust_study.effects import table as effect_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,17 +27,13 @@ WHOLE, DENSE, TABLES = PARTS = "whole model", "dense layers", "tables"
 MORE = 4  # times `trials`, spread over all strata of a part
 TOP = "exponent_top"  # the class of bits whose flips do nearly all harm
 MORE_OF_TOP = 10  # times `trials`, in dense layers
-CHECKS = "ABFT, every batch"
-PROBE_ROWS, CRC, CHECKED = KINDS = ("probe rows", "CRC32", CHECKS.split(",")[0])  # of detectors
+_ROWS = {"cover": "chosen", "random": "random"}
 _SEEDS = 1_000_003  # apart, so that no two strata have trials of one seed
-_ROWS_AT_ONCE = 1 << 16  # rows whose CRC is computed at once
-_TURNED = tuple(zip(ENDS, (ENDS[0], ENDS[2], ENDS[1]), strict=True))  # the less is noticed, the more is left
 
 
 def flips(
     evaluator: Evaluator,
     probes: Mapping[str, ProbeRows],
-    checks: Mitigation,
     *,
     trials: int,
     explained: ProbeRows,
@@ -55,7 +45,6 @@ def flips(
     Args:
         evaluator: of the rows on which AUC is measured.
         probes: a name -> probe rows of the same model.
-        checks: a protection of the computation that reports what it detects on these rows.
         trials: of each stratum, at least, and 10 times as many of the top exponent bit of dense layers; another 4 times as many
             in each part (dense layers, tables) go to its strata by their bits.
         explained: probe rows whose undetected flips get a reason.
@@ -64,10 +53,10 @@ def flips(
 
     Returns:
         one row per trial: `model`, `dataset`, `part`, `component`, `bit_class`, `stratum`, `weight` (which sum to 1), `trial`,
-        `seed`, `auc`, `auc_golden`, `auc_drop`, `rows_reached`, `outcome` (of the evaluation), `checked` (detected by
-        `checks`), `reason` (`ProbeRows.outcome` of `explained`) with `reason_read`, and of each of `probes`, by its name, how
-        many rows are needed (infinite: all do not detect it), and `<name>_reading`, how many to read the wrong word. `target`
-        is the stratum's, as text or `Target`; `reason_read` the exact share of its words that `explained` reads.
+        `seed`, `auc`, `auc_golden`, `auc_drop`, `rows_reached`, `outcome` (of the evaluation), `reason` (`ProbeRows.outcome` of
+        `explained`) with `reason_read` (the exact share of the stratum's words that it reads), `target` of the stratum, and of
+        each of `probes`, by its name, how many rows are needed (infinite: all do not detect it), and `<name>_reading`, how many
+        to read the wrong word.
     """
     import pandas as pd
 
@@ -90,13 +79,7 @@ def flips(
             row = about | {"part": part.part, "component": part.component, "bit_class": part.bit_class}
             row |= {"target": part.target, "reason_read": reads}
             rows.append(row | {STRATUM: str(stratum), WEIGHT: part.weight / n, "trial": trial, "seed": maps[-1].seed})
-    with progress_bar(2 * len(maps), "single flips", progress=progress) as bar:
-        with evaluator.under(checks) as guarded:
-            for row, errors in zip(rows, maps, strict=True):
-                with errors.applied(model), checks.attach(model) as detection:
-                    guarded.rerun(errors)
-                row["checked"] = bool(detection.detected)
-                bar.update()
+    with progress_bar(len(maps), "single flips", progress=progress) as bar:
         for row, errors in zip(rows, maps, strict=True):
             with errors.applied(model):
                 result = evaluator.rerun(errors)
@@ -186,11 +169,11 @@ def curves(
 
     Returns:
         one row per part, name of `probes` and n: `model`, `dataset`, `part`, `how`, `rows`, `n` (trials), `read` (exact share
-        of the part's words), `detected` with `_low` and `_high`.
+        of the part's words), `detected` with `_low` and `_high`, and of the whole model `noticed` (`noticed_losses`).
     """
     import pandas as pd
 
-    table = []
+    found = []
     for how, chosen in probes.items():
         for count in counts:
             covered = ProbeRows(evaluator, chosen.rows.head(count)).coverage()
@@ -201,8 +184,12 @@ def curves(
                 row |= {"part": part, "how": how, "rows": count, "n": len(of_part(trials, part))}
                 row["read"] = words["read"].sum() / words["words"].sum()
                 share = detected_share(trials, part, *within(trials, how, chosen, count, evaluator))
-                table.append(row | dict(zip((f"detected{end}" for end in ENDS), share, strict=True)))
-    return pd.DataFrame(table)
+                row |= zip((f"detected{end}" for end in ENDS), share, strict=True)
+                if part == WHOLE:
+                    lost = noticed_losses(trials, evaluator.rows, {how: trials[how] <= count})[how]
+                    row |= zip((f"noticed{end}" for end in ENDS), lost, strict=True)
+                found.append(row)
+    return pd.DataFrame(found)
 
 
 def outcomes(trials: "pd.DataFrame") -> "pd.DataFrame":
@@ -228,48 +215,9 @@ def outcomes(trials: "pd.DataFrame") -> "pd.DataFrame":
     return pd.DataFrame(rows)
 
 
-def detectors(
-    trials: "pd.DataFrame", evaluator: Evaluator, how: str, probes: ProbeRows, counts: Iterable[int], repeats: int
-) -> "pd.DataFrame":
-    """What detectors notice, weighted by the AUC that a flip costs, and the CPU time of one pass of periodic ones.
-
-    Args:
-        trials: of `flips`.
-        evaluator: of the model.
-        how: the column of `trials` that has the rows needed.
-        probes: the probe rows of that column.
-        counts: numbers of rows.
-        repeats: timings; the median counts.
-
-    Returns:
-        `detector`, `kind` (of `KINDS`), `rows` (0: none), `pass_ms` (null: with every batch), `n` (trials),
-        `noticed`, with `_low` and `_high` (`noticed_losses`).
-        CRC32 detects every flip; ABFT is that of the column `checked`.
-    """
-    import pandas as pd
-
-    found = {f"{count:,} probe row{'s' * (count > 1)}": trials[how] <= count for count in counts}
-    kinds = dict(zip(found, counts, strict=True))
-    noticed = noticed_losses(trials, evaluator.rows, found | {CHECKS: trials["checked"]})
-    rows = []
-    for name, count in kinds.items():
-        row = {"detector": name, "kind": PROBE_ROWS, "rows": count}
-        rows.append(row | {"pass_ms": probe_ms(evaluator, probes.rows.head(count), repeats)} | noticed[name])
-    for per in ("tensor", "row"):
-        row = {
-            "detector": f"CRC32 per {per}",
-            "kind": CRC,
-            "rows": 0,
-            "pass_ms": crc_ms(evaluator.model, per, repeats),
-        }
-        rows.append(row | {"n": len(trials)} | {f"noticed{end}": 1.0 for end in ENDS})
-    rows.append({"detector": CHECKS, "kind": CHECKED, "rows": 0, "pass_ms": np.nan} | noticed[CHECKS])
-    return pd.DataFrame(rows)
-
-
 def noticed_losses(
     trials: "pd.DataFrame", split: Split, found: "Mapping[str, pd.Series]"
-) -> dict[str, dict[str, float]]:
+) -> dict[str, tuple[float, ...]]:
     """The share of the AUC lost by single flips that goes with those that a detector detects.
 
     The interval is Fieller's for a ratio of means over the same trials, widened by what was not seen: a flip that is not
@@ -282,7 +230,7 @@ def noticed_losses(
         found: detector -> which trials it detects (bool).
 
     Returns:
-        detector -> `n` (trials), `noticed`, `noticed_low`, `noticed_high`; NaN where flips lose nothing.
+        detector -> share, low, high; NaN where flips lose nothing.
     """
     golden, shares = float(trials["auc_golden"].iloc[0]), {}
     some = trials.assign(**{LOSS_IS_BOUNDED: trials["bit_class"].isin(BOUNDED)})
@@ -299,103 +247,39 @@ def noticed_losses(
         share, share_low, share_high = strata.ratio(left, lost)
         mean = strata.mean(lost)
         ends = [1 - share, 1 - np.maximum(share_high, upper / mean if mean > 0 else np.nan), 1 - share_low]
-        ends = np.clip(ends, 0.0, 1.0).tolist()
-        shares[name] = {"n": len(trials)} | dict(zip((f"noticed{end}" for end in ENDS), ends, strict=True))
+        shares[name] = tuple(np.clip(ends, 0.0, 1.0).tolist())
     return shares
 
 
-def probe_ms(evaluator: Evaluator, rows: Split, repeats: int) -> float:
-    """CPU time of scoring rows once, in ms, one thread; the smallest batch has 64 rows."""
-    batches = padded_batches(rows)
-    return _median_ms(lambda: score(evaluator.model, batches, len(rows), evaluator.scoring), repeats)
-
-
-def crc_ms(model: nn.Module, per: str, repeats: int) -> float:
-    """CPU time of computing the CRC-32 of all parameters once, in ms, one thread, by row or by tensor, as `Scrubbing` does."""
-    scrubbing = Scrubbing(per=per)
-
-    def scrub() -> None:
-        for words in scrubbing.protected(model):
-            units = scrubbing.check_bits(words).units
-            for start in range(0, units, _ROWS_AT_ONCE):
-                scrubbing.content(words, np.arange(start, min(units, start + _ROWS_AT_ONCE)))
-
-    return _median_ms(scrub, repeats)
-
-
-def _median_ms(call: Callable[[], object], repeats: int) -> float:
-    with threads(1):
-        call()
-        return 1e3 * float(np.median([cpu_seconds(call)[1] for _ in range(repeats)]))
-
-
-def checks_percent(model: nn.Module, rows: Split, checks: Mitigation, *, batch: int, turns: int) -> float:
-    """By how many per cent checks make inference longer (`drsrobust.timing.overhead`)."""
-    return overhead(model, padded_batches(rows, batch), checks, turns=turns)["overhead_percent"]
-
-
-def latency_and_cost(
-    found: "pd.DataFrame", *, lifetime_s: float, checks_percent: float, shares: Sequence[float]
-) -> "pd.DataFrame":
-    """The share of a fault's harm that is left by what a detector spends.
-
-    A fault stays for `lifetime_s` if nothing notices it; its harm is the AUC that it costs times how long it stays. A pass that
-    takes t ms and may spend the share c of a core's time runs every T = t / c; of the harm of faults that it detects the share
-    `exposure(T, lifetime)` is left, which is T / (2 lifetime) up to the lifetime, and of the others all.
+def joined(found: "Mapping[int, pd.DataFrame]") -> "pd.DataFrame":
+    """`curves` of several trained models as one (`drsrobust_study.effects.pooled`): no end is over what the rows read.
 
     Args:
-        found: of `detectors`.
-        lifetime_s: in seconds.
-        checks_percent: what checks with every batch spend; they notice at once.
-        shares: of a core's time.
+        found: training seed -> `curves`.
+    """
+    table = pooled(found, ["model", "dataset", "part", "how", "rows"], ["read", "detected", "noticed"])
+    return table.assign(detected_high=table[["detected_high", "read_most"]].min(axis=1, skipna=False))
 
-    Returns:
-        `detector`, `kind`, `rows`, `pass_ms`, `compute` (share of a core), `period_s`, `noticed` and `left`, each with `_low`
-        and `_high`.
+
+def effects(found: "Mapping[int, pd.DataFrame]", counts: Sequence[int]) -> "pd.DataFrame":
+    """Shares of single flips that probe rows detect, and of words that they read, over which no share of flips can be
+    (`drsrobust_study.effects`).
+
+    Args:
+        found: training seed -> `curves`.
+        counts: numbers of rows.
     """
     import pandas as pd
 
-    rows = []
-    for row in found.to_dict("records"):
-        at_once = row["pass_ms"] != row["pass_ms"]
-        for share in [checks_percent / 100] if at_once else shares:
-            period = 0.0 if at_once else row["pass_ms"] / 1e3 / share
-            young = exposure(period, lifetime_s)
-            ends = {f"left{end}": 1 - row[f"noticed{other}"] * (1 - young) for end, other in _TURNED}
-            rows.append(row | {"compute": share, "period_s": period} | ends)
-    return pd.DataFrame(rows).sort_values(["kind", "rows", "detector", "compute"], kind="stable", ignore_index=True)
-
-
-def one_row_finds(
-    trials: "pd.DataFrame", how: str, count: int, evaluator: Evaluator, probes: ProbeRows
-) -> "pd.DataFrame":
-    """Findings on C18: the share of single flips that one probe row detects, and `count` rows, on all trials and on thirds.
-
-    Args:
-        trials: of `flips`.
-        how: the column that has the rows needed.
-        count: of the larger number of rows.
-        evaluator: of the model.
-        probes: the probe rows of that column.
-
-    Returns:
-        a row for each part and number of rows: `claim`, `reading`, `model`, `dataset`, `value`, `low`, `high`, `n`, `interval`,
-        `detail`, `reason`, `third`.
-    """
-    import pandas as pd
-
-    questions = {n: within(trials, how, probes, n, evaluator) for n in (1, count)}
-
-    def find(table: "pd.DataFrame") -> "pd.DataFrame":
-        rows = []
-        for n in (1, count):
-            for part in PARTS:
-                share = detected_share(table, part, *questions[n])
-                row = {"claim": "C18", "reading": f"{'one row' if n == 1 else 'many rows'}, {part}"}
-                row |= {name: table[name].iloc[0] for name in ("model", "dataset")}
-                row |= dict(zip(("value", "low", "high"), share, strict=True)) | {"n": len(of_part(table, part))}
-                row["detail"] = f"{n:,} row{'s' * (n > 1)}, {number(100 * share[0])} % of flips in the {part}"
-                rows.append(row | {"interval": "95 %, Wilson's of strata, read and not", "reason": ""})
-        return pd.DataFrame(rows)
-
-    return by_thirds(find, trials)
+    table, rows = pd.concat(found.values()), []
+    for (how, part, count), some in table[table["rows"].isin(counts)].groupby(["how", "part", "rows"], sort=False):
+        name, which = f"{count} {how}, {part}", f"{count:,} {_ROWS.get(how, how)} row{'s' * (count > 1)}"
+        detected, noticed = ([some.get(f"{quantity}{end}") for end in ENDS] for quantity in ("detected", "noticed"))
+        row = over_trainings(f"detected {name}", f"share of single flips in the {part}: found by {which}", *detected)
+        rows.append(row | {"high": np.minimum(row["high"], some["read"].max())})
+        rows.append(over_trainings(f"read {name}", f"share of the words of the {part}: read by {which}", some["read"]))
+        if part == WHOLE:
+            rows.append(
+                over_trainings(f"noticed {name}", f"share of the AUC lost by single flips: found by {which}", *noticed)
+            )
+    return effect_table(rows)

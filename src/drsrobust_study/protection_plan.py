@@ -1,40 +1,19 @@
-"""Claim C19, near full coverage at little cost: the share of the lost AUC that a plan gives back on fresh error maps, and what
-the best uniform protection at no more bits loses beyond it (notebook 14)."""
+"""The share of the lost AUC that a plan gives back on fresh error maps, and what the best uniform protection at no more bits
+loses beyond it (notebook 14)."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from drsrobust.planning import Plan
 from drsrobust.planning.protection_plan import UNIFORM
 from drsrobust.statistics.columns import ENDS, NONE
 from drsrobust.statistics.recovery import recovery
-from drsrobust_study.findings import number
-from drsrobust_study.thirds import by_thirds
+from drsrobust_study.effects import of_table, over_trainings, table
 
 if TYPE_CHECKING:
     import pandas as pd
 
-
-def removed(trials: "pd.DataFrame", plan: Plan) -> "pd.DataFrame":
-    """The share of the lost AUC that a plan gives back.
-
-    Args:
-        trials: as `plan.verify` returns them.
-        plan: within the claimed cost.
-
-    Returns:
-        one row: `reading` (`removed`), `model`, `dataset`, `mitigation`, `n` trials, `value`, `low`, `high`, `interval`,
-        `detail` and `reason`.
-    """
-    import pandas as pd
-
-    recovered = recovery(trials)
-    row = recovered[recovered["mitigation"] == plan.name].iloc[0]
-    labels = {"reading": "removed"} | row[["model", "dataset", "mitigation", "n"]].to_dict()
-    labels |= zip(("value", "low", "high"), row[["recovery", "recovery_low", "recovery_high"]], strict=True)
-    labels["detail"] = f"+{number(plan.stored_percent)} % bits, +{number(plan.time_percent)} % time"
-    labels["interval"] = ""
-    labels["reason"] = "" if row["recovery"] == row["recovery"] else "nothing lost"
-    return pd.DataFrame([labels])
+REMOVED, AGAINST = "removed", "against uniform"
 
 
 def best_uniform(measured: "pd.DataFrame", stored_percent: float) -> "pd.Series | None":
@@ -48,38 +27,46 @@ def best_uniform(measured: "pd.DataFrame", stored_percent: float) -> "pd.Series 
     return measured.loc[measured.loc[fits, "auc_drop"].idxmin()] if fits.any() else None
 
 
-def against_uniform(trials: "pd.DataFrame", plan: Plan) -> "pd.DataFrame":
-    """How much more AUC than the plan the best uniform protection at no more bits loses, as a share of the unprotected loss.
-    The uniform protection is chosen on the same maps, which favours it. Losses are paired by error map; the interval is that of
-    their mean difference (`Plan.compare`).
+def shares(trials: "pd.DataFrame", plan: Plan) -> "pd.DataFrame":
+    """What a plan gives back in one trained model, and how much more AUC than the plan the best uniform protection at no more
+    bits loses, both as a share of the lost AUC. The uniform protection is chosen on the same maps, which favours it; its losses
+    are paired with the plan's by error map (`Plan.compare`).
 
     Args:
         trials: as `plan.verify` returns them.
         plan: one of their mitigations.
 
     Returns:
-        one row, with the columns of `removed`; `reading` is `against uniform`, and `mitigation` the plan.
+        a row each: `what` (`REMOVED`, `AGAINST`), `mitigation` (the plan, and the uniform protection; empty: none stores so
+        little), `stored_percent`, `value`, `low`, `high`; NaN where nothing is lost.
     """
     import pandas as pd
 
+    recovered = recovery(trials)
+    row = recovered[recovered["mitigation"] == plan.name].iloc[0]
+    found = [[REMOVED, plan.name, plan.stored_percent, *(row[f"recovery{end}"] for end in ENDS)]]
     measured = plan.compare(trials)
     lost = measured.loc[measured["kind"] == NONE, "auc_drop"].iloc[0]
     best = best_uniform(measured, plan.stored_percent)
-    labels = {"reading": "against uniform"} | trials[["model", "dataset"]].iloc[0].to_dict()
-    labels |= {"mitigation": plan.name, "n": int(measured.loc[measured["mitigation"] == plan.name, "n"].iloc[0])}
-    values = [float("nan")] * 3 if best is None or lost <= 0 else [best[f"over_plan{end}"] / lost for end in ENDS]
-    labels |= zip(("value", "low", "high"), values, strict=True)
-    labels["interval"] = "of the mean difference, by error map"
-    labels["detail"] = "" if best is None else f"{best['mitigation']}, +{number(best['stored_percent'])} % bits"
-    labels["reason"] = "no uniform protection stores so little" if best is None else "" if lost > 0 else "nothing lost"
-    return pd.DataFrame([labels])
+    if best is None:
+        found.append([AGAINST, "", *[float("nan")] * 4])
+    else:
+        over = [best[f"over_plan{end}"] / lost if lost > 0 else float("nan") for end in ENDS]
+        found.append([AGAINST, best["mitigation"], best["stored_percent"], *over])
+    return pd.DataFrame(found, columns=["what", "mitigation", "stored_percent", "value", "low", "high"])
 
 
-def plan_claims(trials: "pd.DataFrame", plan: Plan) -> "pd.DataFrame":
-    """`removed` and `against_uniform` on all trials and on thirds of them."""
+def effects(found: "Mapping[int, pd.DataFrame]") -> "pd.DataFrame":
+    """`shares` of several trained models, by training seed (`drsrobust_study.effects`)."""
     import pandas as pd
 
-    def find(trials: "pd.DataFrame") -> "pd.DataFrame":
-        return pd.concat([removed(trials, plan), against_uniform(trials, plan)], ignore_index=True)
-
-    return by_thirds(find, trials)
+    joined, rows = pd.concat(found.values()), []
+    words = {
+        REMOVED: "share of the lost AUC that the plan gives back on fresh error maps",
+        AGAINST: "what the best uniform protection at no more bits leaves beyond it, as such a share",
+    }
+    for what, text in words.items():
+        some = joined[joined["what"] == what]
+        rows.append(of_table(what, text, some))
+        rows.append(over_trainings(f"bits {what}", f"{what}: extra stored bits, %", some["stored_percent"]))
+    return table(rows)

@@ -1,19 +1,22 @@
-"""Errors during training: what they cost, which detector notices them, what actions leave, and claim C16 (notebook 17)."""
+"""Errors during training: what they cost, which detector notices them, and what actions leave (notebook 17)."""
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from drsrobust.injection import Activations, FixedCount, Gradients, Inputs, OptimizerState
+from drsrobust.introspection.tensors import components
 from drsrobust.statistics.columns import ENDS
-from drsrobust.statistics.intervals import stringer_interval
+from drsrobust.statistics.strata import STRATUM, WEIGHT, Strata
 from drsrobust.training_errors.campaign import HARMFUL
+from drsrobust_study.effects import measured
+from drsrobust_study.effects import table as effect_table
 from drsrobust_study.findings import EXACT, exact_share
-from drsrobust_study.thirds import by_thirds
 
 if TYPE_CHECKING:
     import pandas as pd
+    from torch import nn
 
 # Of a model with a dense and an over MLP whose tables are updated by row-wise Adagrad, the other parameters by Adam. Errors in
 # places of one kind are stored in memory, and stay; those of the other occur in one step.
@@ -32,10 +35,10 @@ PLACES = {
 BITS = {
     "bit 30": FixedCount(1, bits=(30,)),
     "bits 23 to 29": FixedCount(1, bits=tuple(range(23, 30))),
-    "bits 0 to 22, 31": FixedCount(1, bits=(*range(23), 31)),
 }
 WITHIN = (1, 3, 10)  # steps
-NOTICED = 3  # steps of claim C16a
+NOTICED = 3  # steps within which an error counts as noticed
+NORM, NON_FINITE, RECOMPUTE = "gradient_norm", "non_finite", "recompute"
 _NOTHING = "nothing"  # the action of a run that has none
 
 
@@ -55,38 +58,33 @@ def harmful(table: "pd.DataFrame") -> "pd.Series":
     return (table["auc_drop"] > HARMFUL).fillna(False).astype(bool)
 
 
-def losses(table: "pd.DataFrame") -> "pd.DataFrame":
-    """AUC lost by place and class of bits.
+def words_of(model: "nn.Module") -> dict[str, int]:
+    """Place -> the words in which a stored error may strike: row-wise Adagrad keeps a sum per table row, Adam two numbers per
+    other parameter."""
+    table = components(model)
+    in_tables = table["component"] == "embedding"
+    tables, others = (int(table.loc[which, "parameters"].sum()) for which in (in_tables, ~in_tables))
+    rows = sum(len(weight) for name, weight in model.named_parameters() if "embedding" in name)
+    return {"weights": others, "tables": tables, "Adam m": others, "Adam v": others, "Adagrad sums": rows}
+
+
+def by_place(table: "pd.DataFrame", words: Mapping[str, int]) -> "pd.DataFrame":
+    """What errors cost by place and class of bits.
 
     Args:
         table: of `named`.
+        words: of each stored place (`words_of`).
 
     Returns:
-        a row for each place and class, and one for each trial: `model`, `dataset`, `place`, `kind`, `bit_class`, `what` (`mean`
-        or `trial`), `n` (trials with an AUC), `harmful` (of these), `auc_drop`, with `_low` and `_high` (of a mean, Stringer's
-        bound).
+        `model`, `dataset`, `place`, `kind`, `bit_class`, `words` (null where none are stored), `n` (trials with an AUC),
+        `harmful` (of these), `auc_drop` (mean) and `auc_drop_most`.
     """
-    import pandas as pd
-
-    rows = []
     keys = ["model", "dataset", "place", "kind", "bit_class"]
-    for values, trials in table.groupby(keys, sort=False):
-        scored, about = trials.dropna(subset=["auc"]), dict(zip(keys, values, strict=True))
-        counts = {"what": "mean", "n": len(scored), "harmful": int(scored["harmful"].sum())}
-        rows.append(about | counts | _loss(scored["auc"], scored["auc_golden"], "auc_drop"))
-        for row in scored.itertuples():
-            rows.append(about | {"what": "trial", "n": 1, "harmful": int(row.harmful), "auc_drop": row.auc_drop})
-    return pd.DataFrame(rows)
-
-
-def _loss(auc: "pd.Series", golden: "pd.Series", name: str) -> dict[str, float]:
-    """Mean loss with Stringer's bound; no numbers without trials."""
-    if not len(auc):
-        return {f"{name}{end}": np.nan for end in ENDS}
-    mean, low, high = stringer_interval(auc.to_numpy(float), (0.0, 1.0))
-    return dict(
-        zip((f"{name}{end}" for end in ENDS), (golden.iloc[0] - np.array([mean, high, low])).tolist(), strict=True)
-    )
+    found = table.dropna(subset=["auc"]).groupby(keys, sort=False)
+    columns = {"n": ("auc", "size"), "harmful": ("harmful", "sum"), "auc_drop": ("auc_drop", "mean")}
+    shown = found.agg(**columns, auc_drop_most=("auc_drop", "max")).reset_index()
+    shown.insert(len(keys), "words", shown["place"].map(words))
+    return shown
 
 
 def detection(table: "pd.DataFrame", detectors: Iterable[str], within: Sequence[int] = WITHIN) -> "pd.DataFrame":
@@ -124,7 +122,7 @@ def left_by_actions(table: "pd.DataFrame", actions: Iterable[str]) -> "pd.DataFr
 
     Returns:
         `kind`, `action` (`nothing` first), `n` (harmful errors), `repaired` (those that cost at most 0.005 AUC then), `share`
-        of these and `auc_drop`, each with `_low` and `_high`.
+        of these with `_low` and `_high` (exact), and `auc_drop`, the mean that they cost.
     """
     import pandas as pd
 
@@ -137,40 +135,48 @@ def left_by_actions(table: "pd.DataFrame", actions: Iterable[str]) -> "pd.DataFr
             share = exact_share(repaired, len(bad))
             about = {"kind": kind, "action": action, "n": len(bad), "repaired": repaired}
             ends = {f"share{end}": share[name] for end, name in zip(ENDS, ("value", "low", "high"), strict=True)}
-            rows.append(about | ends | _loss(auc, bad["auc_golden"], "auc_drop"))
+            rows.append(about | ends | {"auc_drop": float((bad["auc_golden"] - auc).mean())})
     return pd.DataFrame(rows)
 
 
-def claims(table: "pd.DataFrame") -> "pd.DataFrame":
-    """Findings on C16a and C16b: of the harmful errors of each kind, the share that the gradient norm noticed within 3 steps,
-    and the share that recomputing the step, whenever the norm alarmed, left harmless.
+def effects(table: "pd.DataFrame", words: Mapping[str, int]) -> "pd.DataFrame":
+    """Of the harmful errors of each kind, in counts: those that the gradient norm notices within 3 steps, those that a check
+    for NaN and infinity does, those that only the norm does, and those that cost no more than 0.005 AUC where the step is
+    computed again at each alarm of the norm. Of stored ones also by words: an error strikes each word of memory equally often.
 
     Args:
-        table: of `named`.
+        table: of `named`, with the trials of bit 30, which does nearly all harm.
+        words: of each stored place (`words_of`).
 
     Returns:
-        on all trials, and on thirds, a row for each claim and kind (`reading`): `value`, `low`, `high`, `n`, `interval`,
-        `detail`, `reason`.
+        `drsrobust_study.effects.table`.
     """
-    import pandas as pd
-
-    def find(table: "pd.DataFrame") -> "pd.DataFrame":
-        rows = []
-        noticed = detection(table, ["gradient_norm"], [NOTICED]).set_index("kind")["noticed"]
-        left = left_by_actions(table, ["recompute"])
-        repaired = left[left["action"] == "recompute"].set_index("kind")
-        for kind, n in repaired["n"].items():
-            counts = {"C16a": (noticed[kind], "noticed"), "C16b": (repaired.loc[kind, "repaired"], "repaired")}
-            for claim, (count, word) in counts.items():
-                row = {
-                    "claim": claim,
-                    "reading": kind,
-                    **exact_share(int(count), int(n)),
-                    "n": int(n),
-                    "interval": EXACT,
-                }
-                reason = "" if n else f"none of {int((table['kind'] == kind).sum())} {kind} errors was harmful"
-                rows.append(row | {"detail": f"{count} of {n} harmful errors {word}", "reason": reason})
-        return pd.DataFrame(rows).sort_values("claim", kind="stable")
-
-    return by_thirds(find, table)
+    rows: list[dict[str, Any]] = []
+    norm, finite = ((table[f"alarm_{name}"] <= NOTICED).fillna(False).astype(bool) for name in (NORM, NON_FINITE))
+    repaired = (table["auc_golden"] - table[f"auc_{RECOMPUTE}"].fillna(0.0)) <= HARMFUL
+    flags = {
+        "norm": (f"the gradient norm notices within {NOTICED} steps", norm),
+        "non-finite": (f"a check for NaN and infinity notices within {NOTICED} steps", finite),
+        "norm alone": ("the gradient norm notices and that check does not", norm & ~finite),
+        RECOMPUTE: ("computing the step again repairs", repaired),
+    }
+    for kind in (STORED, COMPUTED):
+        of_kind = table["kind"] == kind
+        bad = table["harmful"] & of_kind
+        for name, (what, flag) in flags.items():
+            count, n = int((flag & bad).sum()), int(bad.sum())
+            why = "" if n else f"none of {int(of_kind.sum())} {kind} errors was harmful"
+            text = f"harmful {kind} errors that {what}: {count} of {n}"
+            rows.append(measured(f"{name} {kind}", text, list(exact_share(count, n).values()), n, EXACT, why))
+    stored = table[(table["kind"] == STORED) & (table["bit_class"] == next(iter(BITS)))].dropna(subset=["auc"])
+    weight = stored["place"].map(words) / stored.groupby("place")["place"].transform("size")
+    strata = (
+        Strata.of(stored.assign(**{STRATUM: stored["place"], WEIGHT: weight / weight.sum()})) if len(stored) else None
+    )
+    for name in ("norm", "norm alone", RECOMPUTE):
+        what, flag = flags[name]
+        bad = stored["harmful"].to_numpy(float)
+        ends = (np.nan,) * 3 if strata is None else strata.ratio(bad * flag[stored.index].to_numpy(float), bad)
+        text = f"the same by words of memory, of bit 30: {what}"
+        rows.append(measured(f"{name} stored, by words", text, np.clip(ends, 0, 1).tolist(), int(bad.sum()), "words"))
+    return effect_table(rows)

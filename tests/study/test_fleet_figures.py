@@ -4,7 +4,7 @@ import matplotlib as mpl
 import pandas as pd
 import pytest
 
-from drsrobust_study.figures import fleet_tail
+from drsrobust_study.figures import fleet_day, fleet_day_data
 from drsrobust_study.fleet_risk import fleet_risk_data, fleet_risk_table, worded
 
 mpl.use("Agg")
@@ -42,14 +42,18 @@ def test_the_table_of_a_reader(data):
     assert len(worded(shown.head(0))) == 0
 
 
-def test_a_curve_for_each_protection():
-    tail = pd.DataFrame(
-        {"mitigation": ["none"] * 2 + ["ECC"] * 2, "years": [0.1, 1.0] * 2, "loss": [0.1, 0.3, 0.0, 0.0]}
-    )
-    drawn = fleet_tail(tail)
-    assert [line.get_ydata().tolist() for line in drawn.lines] == [[0.1, 0.3], [0.0, 0.0]]
-    assert drawn.lines[0].get_label() == "no protection"
-    assert len(fleet_tail(tail.head(1)).lines) == 1 and len(fleet_tail(tail.head(0)).lines) == 0
+def test_a_day_of_the_fleet():
+    caught = table(wrong=(2.8e4, 0.0), nonfinite="caught")
+    data = fleet_risk_data({"1 Gb": pd.concat([table(), caught]), "16 Gb": table(wrong=(4e4,))})
+    day = fleet_day_data(data, "1 Gb")
+    assert day["mitigation"].tolist() == ["none", "none", "SECDED (72,64)"] and day["nonfinite"].tolist()[1] == "caught"
+    ax = fleet_day(day, quantity="wrong_per_day")
+    assert [bar.get_width() for bar in ax.patches] == [5e4, 2.8e4, 0]
+    assert [text.get_text() for text in ax.texts] == ["50,000", "28,000", "at most 0.001"]
+    names = [label.get_text() for label in ax.get_yticklabels()]
+    assert names == ["no protection", "no protection, NaN caught", "SECDED, stops the host"]
+    assert fleet_day(day, quantity="stops_anywhere_per_day").patches[2].get_width() == 72
+    fleet_day(day.head(0), quantity="wrong_per_day")
 
 
 def test_every_rule_for_nan_is_in_the_table():

@@ -55,11 +55,13 @@ def test_a_panel_for_flips_and_one_for_chips(tables, tmp_path):
     figures.lead(data, axes[0])
     figures.lead(data, axes[1], errors="chips")
     curves = {line.get_label(): line.get_ydata() for line in axes[0].lines if not line.get_label().startswith("_")}
-    assert list(curves) == ["no protection", "range check"] and np.allclose(curves["no protection"], [0.79, 0.5])
+    assert list(curves) == ["no protection", "range check of weights"] and np.allclose(
+        curves["no protection"], [0.79, 0.5]
+    )
     assert [text.get_text() for text in axes[1].get_yticklabels()] == [
         "no protection",
-        "SECDED",
-        "range check",
+        "SECDED,\nkeeps bad words",
+        "range check of weights",
         "chipkill",
     ]
     colours = [bars.lines[0].get_color() for bars in axes[1].containers]
@@ -68,3 +70,10 @@ def test_a_panel_for_flips_and_one_for_chips(tables, tmp_path):
     assert plots.read_words(tmp_path, "lead")["alt"].startswith("A message. independent bit flips: AUC against")
     for errors in ("flips", "chips"):
         figures.lead(data.iloc[:0], errors=errors)
+
+
+def test_a_blank_recovery_has_words_in_its_place(tables):
+    recovery, losses, ranking = tables
+    data = figures.lead_data(recovery, losses, ranking.assign(faults=NAN, faults_low=NAN, faults_high=NAN))
+    ax = figures.lead(data, errors="chips")
+    assert "too few maps to say" in [text.get_text() for text in ax.texts]

@@ -11,7 +11,15 @@ import drsrobust as dr
 from drsrobust.statistics.summary import summarise
 from drsrobust_study import components, figures
 from drsrobust_study.components import layer_partition, single_errors
-from drsrobust_study.memory_faults import enlarged, expected_loss, mixed, rank_correlation, ranking, understatement
+from drsrobust_study.memory_faults import (
+    effects,
+    enlarged,
+    expected_loss,
+    mixed,
+    ranked,
+    ranking,
+    understatement,
+)
 
 pytestmark = pytest.mark.long
 
@@ -60,30 +68,22 @@ def test_expected_loss_of_a_year(trials):
     assert (by.xs("none", level="mitigation")["auc_drop_high"] > by.xs("none", level="mitigation")["auc_drop"]).all()
 
 
-@pytest.mark.long
 def test_the_factor_over_single_bits(evaluator, trials, data, tmp_path):
     parts = layer_partition(evaluator.model)
     flips = dr.Campaign(evaluator, conditions=single_errors(parts), trials=6, store=tmp_path / "s").run(progress=False)
     fit, hits = {"bit": 1.0, "row": 0.5, "bank": 0.5}, {"bit": 1e-12, "row": 1e-12, "bank": 1e-9}
     faults = trials[trials["mitigation"] == "none"]
     large = {"bit": 1e-11, "row": 1e-11, "bank": 2e-9}
-    found = understatement(faults, flips, parts, data.test, fit, {"1 MB": hits, "10 MB": large})
-    assert found.groupby("third").size().tolist() == [4] * 4 and (found["value"] > 0).all()
-    whole = found[found["third"] == 0].set_index(["reading", "size"])
+    found = understatement(faults, flips, parts, data.test, fit, {"1 MB": hits, "10 MB": large}).set_index("what")
     losses = summarise(faults).set_index("error_mode")["auc_drop"]
     (flip,) = components.stratified_loss(flips, parts, data.test, by=())["auc_drop"]
-    bit = flip * 16 / 18
     mean = sum(hits[mode] * losses[mode] for mode in MODES) / sum(hits.values())
-    assert whole.loc[("fault", "1 MB"), "value"] == pytest.approx(mean / bit)
+    bit = flip * 16 / 18
+    assert found["value"][["fault", "bit", "fault over bit"]].tolist() == pytest.approx([mean, bit, mean / bit])
     for size, rates in (("1 MB", hits), ("10 MB", large), ("a full memory", fit)):
         per_hour = sum(rates[mode] * losses[mode] for mode in MODES)
-        row = whole.loc[("memory", size)]
-        assert row["value"] == pytest.approx(per_hour / (2.0 * rates["bit"] * bit))  # twice as many faults as bits
-        assert float(row["detail"].split()[1].replace(",", "")) == pytest.approx(row["value"], rel=0.5)
-    assert whole.loc["memory", "value"].is_monotonic_decreasing  # faults of bits reach large models more often
-    assert whole.loc[("fault", "1 MB"), "detail"].endswith(
-        "if it were one wrong bit; 100 % of such faults are of mode 'bank'"
-    )
+        expected = per_hour / (2.0 * rates["bit"] * bit)  # twice as many faults as bits
+        assert found.loc[f"memory over bits, {size}", "value"] == pytest.approx(expected)
 
 
 def test_repeated_tables_keep_every_score(evaluator, data):
@@ -123,47 +123,46 @@ def test_losses_are_drawn(names):
         if hasattr(bars, "patches")
     }
     assert len(drawn) == len(names) and ax.get_xlim()[0] == 0 and ax.get_xscale() == "linear"
-    years = figures.memory_fault_years(data)
     if names:
         assert drawn["no protection"] == pytest.approx([1e-4, 1e-3, 1e-2])
         assert [text.get_text() for text in ax.get_yticklabels()][1] == "banks\n(all of a chip)"
         starts = [line[0][0] for bars in ax.collections for line in bars.get_segments()]
         assert min(starts) == 0  # no interval falls through the floor
-        plain = next(bars for bars in years.containers if bars.get_label() == "no protection")
-        assert plain.lines[0].get_xdata() == pytest.approx([1e-7, 1e-6, 1e-5]) and years.get_xscale() == "log"
 
 
-def test_rankings_are_drawn():
+@pytest.fixture
+def rankings():
     keys = {"model": "dlrm", "dataset": "d", "mitigation": ["range", "clip", "chipkill"]}
     flips = {"recovery": [0.99, 0.9, 0.5], "recovery_low": [0.9, 0.8, 0.4], "recovery_high": [1.0, 1.0, 0.6]}
-    faults = {"recovery": [0.4, 0.1, 1.0], "recovery_low": [0.3, 0.0, 1.0], "recovery_high": [0.5, 0.2, 1.0]}
     storage = pd.DataFrame({"mitigation": keys["mitigation"], "stored_percent": [0.1, 0.0, 12.5]})
-    data = ranking(pd.DataFrame(keys | flips), pd.DataFrame(keys | faults), storage)
+    tables = {}
+    for seed in range(3):
+        recovered = np.array([0.4 + 0.1 * seed, 0.1, 1.0])
+        faults = {"recovery": recovered, "recovery_low": recovered - 0.01, "recovery_high": recovered}
+        tables[seed] = ranking(pd.DataFrame(keys | flips), pd.DataFrame(keys | faults), storage)
+    return tables
+
+
+def test_rankings_are_drawn(rankings):
+    data = ranked(rankings)
     assert data["stored_percent"].tolist() == [12.5, 0.1, 0.0]
     assert data["mitigation"].tolist() == ["chipkill", "range", "clip"]
     ax = figures.protection_ranking(data, ber=1e-3)
-    assert [line.lines[0].get_xdata().tolist() for line in ax.containers] == [[1.0, 0.4, 0.1], [0.5, 0.99, 0.9]]
+    drawn = [line.lines[0].get_xdata().tolist() for line in ax.containers]
+    assert drawn == [pytest.approx([1.0, 0.5, 0.1]), pytest.approx([0.5, 0.99, 0.9])]
     figures.protection_ranking(data.head(0), ber=1e-3)
-    assert data["rank_correlation"].tolist() == pytest.approx([-0.5] * 3) and data["rank_correlation_low"].isna().all()
-    assert "rank correlation of the two orders: -0.5" in ax.get_xlabel()
 
 
-def test_the_interval_of_a_rank_correlation():
-    """Of Bonett and Wright: r = 0.6 over 9 is atanh(0.6) +- 1.96 sqrt(1.18 / 6)."""
-    orders = pd.DataFrame({"flips": range(9), "faults": [2, 0, 1, 5, 8, 3, 4, 7, 6]}, dtype=float)
-    found = rank_correlation(orders)
-    order = 1 - 6 * sum((orders["flips"] - orders["faults"]) ** 2) / (9 * 80)
-    half = 1.95996 * ((1 + order**2 / 2) / 6) ** 0.5
-    assert found["rank_correlation"] == pytest.approx(order)
-    ends = [found["rank_correlation_low"], found["rank_correlation_high"]]
-    assert ends == pytest.approx([np.tanh(np.arctanh(order) + sign * half) for sign in (-1, 1)], abs=1e-5)
-    assert rank_correlation(orders.assign(faults=orders["flips"]))["rank_correlation"] == 1
-
-
-def test_assumptions_are_drawn():
-    parts = {"as above": frame(["row", "any"], ["none"]), "all wrong": frame(["row", "any"], ["none"])}
-    parts["all wrong"]["auc_drop"] *= 2
-    data = figures.fault_assumptions_data(parts)
-    ax = figures.fault_assumptions(data.assign(auc_drop_low=-1.0), modes=["row", "any"])
-    assert ax.get_xlim()[0] == 0 and min(line[0][0] for bars in ax.collections for line in bars.get_segments()) == 0
-    assert len(ax.containers) == 2 and [text.get_text() for text in ax.get_yticklabels()] == ["all wrong", "as above"]
+def test_effects_over_trainings(rankings):
+    factors = {
+        seed: pd.DataFrame({"what": ["fault", "fault over bit"], "value": [0.06, 10.0**seed]}) for seed in range(3)
+    }
+    factors = {seed: table.assign(low=table["value"] / 2, high=table["value"] * 2) for seed, table in factors.items()}
+    lead = pd.DataFrame(
+        {"mitigation": ["none", "range"], "ber": 1e-3, "auc": [0.5, 0.8], "auc_low": 0.5, "auc_high": 0.8}
+    )
+    leads = {seed: lead.assign(auc_golden=0.8 + 0.01 * seed, train_seed=seed) for seed in range(3)}
+    found = effects(factors, rankings, leads, ber=1e-3).set_index("effect")
+    assert found.loc["fault over bit", "value"] == pytest.approx(10)  # geometric
+    assert found.loc["faults range", ["value", "least", "most", "n"]].tolist() == pytest.approx([0.5, 0.4, 0.6, 3])
+    assert found["value"][["auc", "auc none", "auc range"]].tolist() == pytest.approx([0.81, 0.5, 0.8])

@@ -1,4 +1,4 @@
-"""Numbers of notebook 15: what formats cost, what flips cost in them, and the findings on C14 and C17."""
+"""Numbers of notebook 15: what formats cost, what flips cost in them, and effects."""
 
 import numpy as np
 import pandas as pd
@@ -66,7 +66,7 @@ def test_losses_by_bit_weight_and_rate(measured):
     names = losses.set_index(["part", "format"])["bits"]
     assert names[DENSE, "fp32"] == 2 * names[DENSE, "bf16"]
     figure = study.figures.number_formats_data(clean, losses)
-    for quantity in ("auc_change", "per_bit", "per_weight", "at_rate"):
+    for quantity in ("auc_change", "per_bit", "at_rate"):
         ax = study.figures.number_formats(figure, quantity=quantity)
         assert [label.get_text().partition(" ")[0] for label in ax.get_yticklabels()] == [
             "fp32",
@@ -81,23 +81,27 @@ def test_losses_by_bit_weight_and_rate(measured):
     for (part, name), rows in classes.groupby(["part", "format"]):
         whole = losses.set_index(["part", "format"])["per_bit"][part, name]
         assert float(np.dot(rows["auc_drop"], rows["share"])) == pytest.approx(whole, abs=1e-12)
-    study.figures.format_classes(classes, part=DENSE)
 
 
-def test_findings(measured, trained, data):
+def test_effects(measured, trained, data):
     stored, flips, clean = measured
-    ratio = study.number_formats.narrow_against_wide(stored, flips, DENSE, "bf16", "fp32")
-    assert list(ratio["third"]) == [0, 1, 2, 3] and (ratio["claim"] == "C17b").all()
     losses = study.number_formats.flip_losses(stored, flips, clean.groupby("part")["numbers"].first())
-    per_bit = losses.set_index(["part", "format"])["per_bit"]
-    assert ratio["value"][0] == pytest.approx(per_bit[DENSE, "bf16"] / per_bit[DENSE, "fp32"])
-    quality = study.number_formats.quality_cost(clean, TABLES, "int4").iloc[0]
-    assert quality["value"] == clean.set_index(["part", "format"])["auc_change"][TABLES, "int4"]
-    assert quality["detail"] == "25.0% of the memory of tables in fp32"
     half = study.number_formats.Evaluator(stored_as(trained, dense="bf16", tables="fp16"), data.test.head(300))
-    kept = study.number_formats.kept_under_errors(half, ber=1e-2, trials=6, seed=2)
-    whole = kept[kept["third"] == 0].set_index("reading")["value"]
-    assert whole["no protection"] < 0.5 < whole["exponents protected"] <= 1.01
+    kept = study.number_formats.kept_under_errors(half, ber=1e-2, trials=6, seed=2).assign(format="half")
+    tables = [{seed: table for seed in range(2)} for table in (clean, losses, kept)]
+    found = study.number_formats.effects(*tables).set_index("effect")
+    lost = losses.set_index(["part", "format"])
+    for quantity in ("per_bit", "at_rate"):
+        ratio = lost.loc[(DENSE, "bf16"), quantity] / lost.loc[(DENSE, "fp32"), quantity]
+        assert found.loc[f"{quantity} {DENSE} bf16", "value"] == pytest.approx(ratio)
+    change = clean.set_index(["part", "format"])["auc_change"][TABLES, "int4"]
+    assert found.loc[f"change {TABLES} int4", "value"] == pytest.approx(change)
+    assert (
+        found.loc["kept no protection, half", "value"]
+        < 0.5
+        < found.loc["kept exponents protected, half", "value"]
+        <= 1.01
+    )
 
 
 def test_figures_of_no_trials():
@@ -105,5 +109,3 @@ def test_figures_of_no_trials():
     empty = pd.DataFrame(columns=["part", "format", "megabytes", *columns])
     for quantity in ("auc_change", "per_bit"):
         study.figures.number_formats(empty, quantity=quantity)
-    classes = pd.DataFrame(columns=["part", "format", "bit_class", "auc_drop", "auc_drop_low", "auc_drop_high"])
-    study.figures.format_classes(classes, part=DENSE)

@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 
 from drsrobust_study import figures
-from drsrobust_study.protection_plan import against_uniform, best_uniform
+from drsrobust_study.protection_plan import best_uniform, effects, shares
 
 mpl.use("Agg")
 MEASURED = pd.DataFrame(
@@ -25,12 +25,8 @@ def test_none_one_and_many(rows):
     data = figures.protection_plan_data(MEASURED.iloc[rows])
     assert data["kind"].tolist() == [kind for kind in MEASURED["kind"].iloc[rows] if kind != "plan by means"]
     ax = figures.protection_plan(data)
-    means = sorted(y for line in ax.lines if line.get_label().endswith(("maps", "mean")) for y in line.get_ydata())
-    assert means == sorted(data.loc[data["kind"] != "none", "auc_drop"])
-    bounds = [y for line in ax.lines if line.get_marker() == "v" for y in line.get_ydata()]
-    assert bounds == [1e-3] * len(means)  # no loss for sure
-    best = {0: "", 1: "", 2: "\nnone", 4: "\nrange per tensor (+0.02 %)"}[len(rows)]
-    assert ax.get_title("left").endswith(best)
+    lengths = {round(bar.get_y() + bar.get_height() / 2): bar.get_width() for bar in ax.patches}
+    assert [lengths[place] for place in sorted(lengths)] == sorted(data["auc_drop"])
     ax.figure.canvas.draw()
 
 
@@ -53,11 +49,15 @@ class Measured:
         return self.table
 
 
-def test_the_plan_against_the_best_uniform_protection():
-    trials = pd.DataFrame({"model": ["m"], "dataset": ["d"]})
+def test_the_plan_against_the_best_uniform_protection(monkeypatch):
+    recovered = {"mitigation": Measured.name, "recovery": [0.99], "recovery_low": 0.9, "recovery_high": 1.0}
+    monkeypatch.setattr("drsrobust_study.protection_plan.recovery", lambda trials: pd.DataFrame(recovered))
     over = {"over_plan": [0.006, 0, 0, 0.1], "over_plan_low": [0.003, 0, 0, 0.1], "over_plan_high": [0.012, 0, 0, 0.1]}
-    row = against_uniform(trials, Measured(**over)).iloc[0]
-    assert row[["value", "low", "high"]].tolist() == pytest.approx([0.5, 0.25, 1.0])  # of 0.012
-    assert row["low"] > 0 and row["detail"] == "range per tensor, +0.02 % bits" and row["n"] == 9
-    none = against_uniform(trials, Measured(**over, stored_percent=[9.0, 4.7, 3.6, 0.0])).iloc[0]
-    assert none["reason"] == "no uniform protection stores so little"
+    found = shares(pd.DataFrame(), Measured(**over))
+    assert found["mitigation"].tolist() == [Measured.name, "range per tensor"]
+    assert found.loc[0, ["value", "low", "high"]].tolist() == [0.99, 0.9, 1.0]
+    assert found.loc[1, ["value", "low", "high"]].tolist() == pytest.approx([0.5, 0.25, 1.0])  # of 0.012
+    table = effects(dict.fromkeys(range(2), found)).set_index("effect")
+    assert table["value"][["removed", "against uniform", "bits removed"]].tolist() == pytest.approx([0.99, 0.5, 4.7])
+    none = shares(pd.DataFrame(), Measured(**over, stored_percent=[9.0, 4.7, 3.6, 0.0]))
+    assert none.loc[1, "mitigation"] == "" and pd.isna(none.loc[1, "value"])  # none stores so little

@@ -1,23 +1,23 @@
-"""Numbers of notebook 17: losses, detection, what actions leave, and the findings on C16a and C16b."""
+"""Numbers of notebook 17: losses, detection, what actions leave, and effects."""
 
 import numpy as np
 import pandas as pd
 import pytest
 
+import drsrobust as dr
 import drsrobust_study as study
 from drsrobust_study.training_errors import (
     BITS,
     COMPUTED,
     PLACES,
     STORED,
-    claims,
+    by_place,
     detection,
+    effects,
     left_by_actions,
-    losses,
     named,
+    words_of,
 )
-from reproduce.claims import load_claims
-from reproduce.notebooks import all_notebooks
 
 
 def table(trials, *, harmful=1.0, noticed=1.0, repaired=1.0, stored_repaired=0.0):
@@ -32,24 +32,17 @@ def table(trials, *, harmful=1.0, noticed=1.0, repaired=1.0, stored_repaired=0.0
                 mended = seen and share < harmful * (repaired if kind == COMPUTED else stored_repaired)
                 auc = 0.6 if bad else 0.8
                 row = {"error_model": error.label, "target": str(target), "trial": trial, "auc": auc, "auc_golden": 0.8}
-                row |= {"auc_drop": 0.8 - auc, "alarm_gradient_norm": 1 if seen else pd.NA, "alarm_replay": pd.NA}
+                row |= {
+                    "auc_drop": 0.8 - auc,
+                    "alarm_gradient_norm": 1 if seen else pd.NA,
+                    "alarm_replay": pd.NA,
+                    "alarm_non_finite": pd.NA,
+                }
                 rows.append(row | {"auc_recompute": 0.8 if mended else auc, "auc_skip": auc})
-    frame = pd.DataFrame(rows).astype({"alarm_gradient_norm": "Int64", "alarm_replay": "Int64"})
+    frame = pd.DataFrame(rows).astype(
+        dict.fromkeys(["alarm_gradient_norm", "alarm_replay", "alarm_non_finite"], "Int64")
+    )
     return named(frame.assign(model="dlrm", dataset="made"))
-
-
-def verdict(claim, reading, found):
-    """What the rule of a check says of a finding on all trials, and how many trials it needs."""
-    (rule,) = [
-        check.rule
-        for one in load_claims(all_notebooks())
-        if one.id == claim
-        for check in one.checks
-        if check.quantity.where["reading"] == reading
-    ]
-    row = found[(found["claim"] == claim) & (found["reading"] == reading) & (found["third"] == 0)].iloc[0]
-    numbers = row["value"], row["low"], row["high"]
-    return rule.verdict(*numbers), rule.needed(*numbers, int(row["n"]))
 
 
 def test_names_of_places_and_bits():
@@ -57,19 +50,22 @@ def test_names_of_places_and_bits():
     assert list(dict.fromkeys(made["place"])) == list(PLACES) and set(made["bit_class"]) == set(BITS)
     assert set(made["kind"]) == {STORED, COMPUTED}
     bits = sorted(bit for error in BITS.values() for bit in error.bits)
-    assert bits == list(range(32))
+    assert bits == list(range(23, 31))
 
 
-def test_losses():
-    found = losses(table(4, harmful=0.5))
-    made, trials = (found[found["what"] == what] for what in ("mean", "trial"))
-    assert len(made) == len(PLACES) * 3 and (made["n"] == 4).all() and len(trials) == 4 * len(made)
-    top = made[made["bit_class"] == "bit 30"]
-    assert (top["harmful"] == 2).all() and np.allclose(top["auc_drop"], 0.1)
-    assert (made["auc_drop_low"] <= made["auc_drop"]).all() and (made["auc_drop"] <= made["auc_drop_high"]).all()
-    assert np.allclose(trials.groupby(["place", "bit_class"])["auc_drop"].mean().loc["gradients", "bit 30"], 0.1)
-    raised = table(2).assign(auc=np.nan, auc_drop=np.nan)
-    assert losses(raised)["auc_drop"].isna().all()
+def test_losses_by_place():
+    model = dr.models.build_model("dlrm", dr.load_dataset("synthetic-movielens/full", rows=6000).schema)
+    words = words_of(model)
+    names = [name for name, _ in model.named_parameters() if "embedding" in name]
+    assert words["tables"] == sum(weight.numel() for name, weight in model.named_parameters() if name in names)
+    assert words["weights"] == words["Adam m"] == sum(weight.numel() for weight in model.parameters()) - words["tables"]
+    assert words["Adagrad sums"] == sum(len(weight) for name, weight in model.named_parameters() if name in names)
+    found = by_place(table(4, harmful=0.5), words)
+    top = found[found["bit_class"] == "bit 30"]
+    assert len(found) == len(PLACES) * len(BITS) and (found["n"] == 4).all() and (top["harmful"] == 2).all()
+    assert np.allclose(top["auc_drop"], 0.1) and np.allclose(top["auc_drop_most"], 0.2)
+    assert found.set_index("place")["words"]["gradients"].isna().all()
+    assert by_place(table(2).assign(auc=np.nan, auc_drop=np.nan), words).empty
 
 
 def test_detection_is_of_harmful_errors_within_steps():
@@ -95,31 +91,36 @@ def test_what_actions_leave():
     )
 
 
-def test_rules_of_the_claims():
-    true, false, few = claims(table(20)), claims(table(20, noticed=0.2, repaired=0.0)), claims(table(1))
-    assert list(true["third"].unique()) == [0, 1, 2, 3] and list(few["third"].unique()) == [0]
-    for claim in ("C16a", "C16b"):
-        assert verdict(claim, COMPUTED, true)[0] == "reproduced"
-        assert verdict(claim, COMPUTED, false)[0] == "contradicted"
-        word, needed = verdict(claim, COMPUTED, few)
-        assert word == "undecided" and int(needed.removeprefix("some ").replace(",", "")) > 4
-    assert verdict("C16b", STORED, true)[0] == "contradicted"  # a stored error is still there
-    nothing = claims(table(3, harmful=0.0))
-    assert (nothing["n"] == 0).all() and verdict("C16a", COMPUTED, nothing)[0] == "not testable here"
-    assert nothing["reason"].tolist()[:2] == [
-        "none of 45 stored errors was harmful",
-        "none of 36 computed errors was harmful",
-    ]
+WORDS = {"weights": 10, "tables": 960, "Adam m": 10, "Adam v": 10, "Adagrad sums": 10}
+
+
+def test_effects_are_counts():
+    found = effects(table(20, harmful=0.5), WORDS).set_index("effect")
+    harmful = 10 * sum(kind == COMPUTED for kind, _ in PLACES.values())
+    assert found.loc["norm computed", ["value", "n", "high"]].tolist() == [1, harmful, 1]
+    assert found.loc["norm computed", "what"].endswith(f": {harmful} of {harmful}")
+    assert found.loc["non-finite computed", "value"] == 0 and found.loc["norm alone computed", "value"] == 1
+    assert found.loc["recompute computed", "value"] == 1 and found.loc["recompute stored", "value"] == 0
+    nothing = effects(table(3, harmful=0.0), WORDS).set_index("effect")
+    assert nothing.loc["norm stored", "why"] == f"none of {3 * 5 * len(BITS)} stored errors was harmful"
+    assert nothing["value"].isna().all()
+
+
+def test_stored_errors_count_by_words():
+    """The norm misses those of tables, 96 % of the words, and finds all others."""
+    made = table(10)
+    made["alarm_gradient_norm"] = made["alarm_gradient_norm"].mask(made["place"] == "tables")
+    found = effects(made, WORDS).set_index("effect")
+    assert found.loc["norm stored", "value"] == pytest.approx(4 / 5)
+    assert found.loc["norm stored, by words", "value"] == pytest.approx(0.04)
 
 
 def test_figures():
-    made = table(4, harmful=0.5, repaired=0.5)
-    ax = study.figures.training_losses(losses(made))
-    assert [label.get_text() for label in ax.get_xticklabels()][2] == "Adam\nm" and ax.get_yscale() == "log"
-    ax = study.figures.training_detection(detection(made, ["gradient_norm", "replay"]), kind=STORED)
-    assert ax.get_title(loc="left") == "stored errors (n = 10)"
-    ax = study.figures.training_actions(left_by_actions(made, ["skip", "recompute"]))
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["nothing", "skip", "recompute"]
-    nothing = table(1, harmful=0.0)
-    study.figures.training_actions(left_by_actions(nothing, ["skip"]))
-    study.figures.training_detection(detection(nothing, ["replay"]), kind=COMPUTED)
+    made = table(4, harmful=0.5)
+    data = detection(made, ["gradient_norm", "replay"])
+    ax = study.figures.training_detection(data, kind=STORED, within=3)
+    assert [text.get_text() for text in ax.texts] == ["10 of 10", "0 of 10"]
+    assert [bar.get_width() for bar in ax.patches] == [1, 0]
+    nothing = detection(table(1, harmful=0.0), ["replay"])
+    ax = study.figures.training_detection(nothing, kind=COMPUTED, within=3)
+    assert ax.texts[0].get_text() == "no harmful error"

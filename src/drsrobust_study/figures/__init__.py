@@ -28,27 +28,20 @@ from drsrobust_study.figures.components import (
     row_loss,
     row_loss_data,
 )
-from drsrobust_study.figures.fleet import fleet_tail
+from drsrobust_study.figures.fleet import fleet_day, fleet_day_data
 from drsrobust_study.figures.injection_speed import injection_speed, injection_speed_data, peer_speed
 from drsrobust_study.figures.lead import lead, lead_data
-from drsrobust_study.figures.memory_faults import (
-    fault_assumptions,
-    fault_assumptions_data,
-    memory_fault_loss,
-    memory_fault_loss_data,
-    memory_fault_years,
-    protection_ranking,
-)
+from drsrobust_study.figures.memory_faults import memory_fault_loss, memory_fault_loss_data, protection_ranking
 from drsrobust_study.figures.mitigations import protection_places, protection_places_data, recovery_rows_data
 from drsrobust_study.figures.model_factors import model_factors, model_factors_data
-from drsrobust_study.figures.number_formats import format_classes, number_formats, number_formats_data
+from drsrobust_study.figures.number_formats import number_formats, number_formats_data
 from drsrobust_study.figures.one_flip import one_flip
 from drsrobust_study.figures.part_curves import part_curves, rates_at_loss
-from drsrobust_study.figures.probe_rows import probe_coverage, probe_latency
+from drsrobust_study.figures.probe_rows import probe_coverage
 from drsrobust_study.figures.protection import protection_front, protection_front_data
 from drsrobust_study.figures.protection_plan import protection_plan, protection_plan_data
 from drsrobust_study.figures.recovery_curves import given_back, recovery_curves, recovery_curves_data
-from drsrobust_study.figures.training_errors import training_actions, training_detection, training_losses
+from drsrobust_study.figures.training_errors import training_detection
 
 __all__ = [
     "abft_alarms",
@@ -67,10 +60,8 @@ __all__ = [
     "component_pvf_data",
     "error_shapes",
     "error_shapes_data",
-    "fault_assumptions",
-    "fault_assumptions_data",
-    "fleet_tail",
-    "format_classes",
+    "fleet_day",
+    "fleet_day_data",
     "given_back",
     "injection_speed",
     "injection_speed_data",
@@ -82,7 +73,6 @@ __all__ = [
     "learning_curves_data",
     "memory_fault_loss",
     "memory_fault_loss_data",
-    "memory_fault_years",
     "model_factors",
     "model_factors_data",
     "number_formats",
@@ -93,7 +83,6 @@ __all__ = [
     "part_losses_data",
     "peer_speed",
     "probe_coverage",
-    "probe_latency",
     "protection_front",
     "protection_front_data",
     "protection_places",
@@ -107,8 +96,6 @@ __all__ = [
     "recovery_rows_data",
     "row_loss",
     "row_loss_data",
-    "training_actions",
     "training_detection",
-    "training_losses",
     "worst_case",
 ]

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from drsrobust.plots.curves import NONE, interval, mitigation_label
-from drsrobust.plots.style import GUIDE, auc_guides, legend_outside, name_line, series_style, styled
+from drsrobust.plots.curves import NONE, interval
+from drsrobust.plots.style import GUIDE, SMALLEST, auc_guides, legend_outside, name_line, series_style, styled
+from drsrobust_study.effects import TOO_FEW
+from drsrobust_study.figures.memory_faults import protection_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,18 +84,23 @@ def lead(data: pd.DataFrame, ax: "Axes | None" = None, *, errors: str = FLIPS) -
         auc_guides(ax, golden)
         ax.set(title="independent bit flips", xscale="log")
         if len(rows):
-            ax.set_ylim(top=golden.max() + 0.03)  # room for the name of the line
+            ax.set_ylim(top=golden.max() + 0.05)  # room for the name of the line
             legend_outside(ax)
     else:
         names = list(dict.fromkeys(rows["mitigation"]))
         for place, (name, row) in enumerate(rows.groupby("mitigation", sort=False)):
             style = styles[name] | {"linestyle": "none", "markersize": 7, "capsize": 3, "elinewidth": 1.6}
+            if row["auc"].isna().all():
+                centre = (golden.max(), len(names) - 1 - place)
+                ax.annotate(
+                    TOO_FEW, centre, (-6, 0), textcoords="offset points", ha="right", va="center", size=SMALLEST
+                )
             ax.errorbar(row["auc"], [len(names) - 1 - place], xerr=interval(row, "auc"), **style)
         ax.set_yticks(range(len(names))[::-1], [_label(name) for name in names])
         ax.set_ylim(-0.6, max(len(names), 1) - 0.4)
         ax.grid(False, axis="y")
         if len(rows):
-            least = rows["auc_low"].min()
+            least = rows[["auc", "auc_low"]].min(axis=None)
             span = golden.max() - least
             ax.set_xlim(least - 0.1 * span, golden.max() + 0.65 * span)
         for value in set(golden):
@@ -104,5 +111,4 @@ def lead(data: pd.DataFrame, ax: "Axes | None" = None, *, errors: str = FLIPS) -
 
 
 def _label(name: str) -> str:
-    label = mitigation_label(name)
-    return "range check" if label.startswith("range per") else label.partition(" (")[0].partition(" RS")[0]
+    return protection_name(name).replace(", ", ",\n").partition(" (")[0].partition(" RS")[0]

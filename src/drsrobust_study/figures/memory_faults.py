@@ -1,38 +1,40 @@
-"""AUC lost to faults of DRAM chips: by mode and protection, by protection against independent flips, and by assumption."""
+"""AUC lost to faults of DRAM chips: by mode and protection, and by protection against independent flips."""
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from drsrobust.plots.curves import NONE, interval, mitigation_label
-from drsrobust.plots.losses import RESOLUTION, bound_handles, draw_losses, loss_axis, loss_floor
 from drsrobust.plots.style import COLOURS, MARKERS, SMALLEST, legend_outside, styled
 from drsrobust.statistics.columns import ENDS
-from drsrobust_study.findings import interval as interval_text
 from drsrobust_study.findings import number
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-_LABELS = {
-    "auc_drop": "AUC lost to one fault that reaches the model",
-    "per_year": "AUC lost to faults of a year",
+_LOST = "AUC lost to one fault that reaches the model"
+_NAMES = {
+    "SECDED (72,64)": "SECDED, keeps bad words",
+    "SECDED (72,64), restore": "SECDED, reloads bad words",
+    "range per tensor": "range check of weights",
 }
 _MODES = {
-    "bit": "bit",
-    "word": "word (64 bits)",
     "column": "column of a bank",
     "row": "row of a bank",
-    "bank": "bank",
     "banks": "banks\n(all of a chip)",
     "ranks": "ranks\n(a chip in every rank)",
     "any": "any of these,\nby their rates",
 }
 _BAR = {"elinewidth": 0.9, "capsize": 2}
 _KEYS = ["model", "dataset", "error_mode", "mitigation", "n", "hits_per_year"]
+
+
+def protection_name(mitigation: str) -> str:
+    """A protection as these figures name it: what SECDED does with words that it cannot correct is in its name."""
+    return _NAMES.get(mitigation, mitigation_label(mitigation))
 
 
 def memory_fault_loss_data(expected: "pd.DataFrame") -> "pd.DataFrame":
@@ -58,48 +60,20 @@ def memory_fault_loss(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
         place = _rows(rows, modes) + width * ((len(names) - 1) / 2 - index)
         value, low, high = (rows[f"auc_drop{end}"].clip(lower=0).to_numpy(float) for end in ENDS)
         colour = "#C4C4C4" if name == NONE else COLOURS[index - 1]  # differ in grey
-        ax.barh(place, value, width, color=colour, lw=0, label=mitigation_label(name))
+        ax.barh(place, value, width, color=colour, lw=0, label=protection_name(name))
         seen = high > 0
         bars = np.maximum([value - low, high - value], 0)[:, seen]
         ax.errorbar(value[seen], place[seen], xerr=bars, marker="", linestyle="none", ecolor="#111111", **_BAR)
         for x, y, upper in zip(value, place, high, strict=True):
-            if upper == 0 or (name == NONE and x < 0.005 * highest):
-                ax.annotate(number(x), (upper, y), (4, 0), textcoords="offset points", va="center", size=SMALLEST)
+            if x == 0 or (name == NONE and x < 0.005 * highest):
+                ax.annotate(
+                    number(x), (np.fmax(x, upper), y), (4, 0), textcoords="offset points", va="center", size=SMALLEST
+                )
     ax.set_yticks(range(len(modes))[::-1], [_MODES.get(mode, mode) for mode in modes])
-    ax.set(
-        xlim=(0, 1.05 * highest), ylim=(-0.6, len(modes) - 0.4), ylabel="mode of the fault", xlabel=_LABELS["auc_drop"]
-    )
+    ax.set(xlim=(0, 1.05 * highest), ylim=(-0.6, len(modes) - 0.4), ylabel="mode of the fault", xlabel=_LOST)
     ax.grid(False, axis="y")
     if names:
         legend_outside(ax)
-    return ax
-
-
-@styled
-def memory_fault_years(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
-    """The AUC that the faults of a year cost, by mode, a series per mitigation, on a logarithmic axis. An open triangle is the
-    upper end of an interval that holds no loss; it is at the left edge where a code corrects all faults of a mode.
-
-    Args:
-        data: `memory_fault_loss_data`.
-        ax: where to draw; None: a new figure.
-    """
-    modes, names = (list(dict.fromkeys(data[column])) for column in ("error_mode", "mitigation"))
-    ax.figure.set_figheight(1.4 + 0.5 * max(len(modes), 2))
-    floor = loss_floor(data, "per_year", RESOLUTION * data["hits_per_year"].min()) if len(data) else RESOLUTION
-    for index, name in enumerate(names):
-        rows = data[data["mitigation"] == name]
-        place = _rows(rows, modes) + 0.7 * (0.5 - (index + 0.5) / len(names))
-        style = {"color": "#000000" if name == NONE else COLOURS[index - 1], "marker": MARKERS[index]}
-        draw_losses(ax, rows, place, "per_year", floor=floor, vertical=False, label=mitigation_label(name), **style)
-    ax.set_yticks(range(len(modes))[::-1], [_MODES.get(mode, mode) for mode in modes])
-    ax.set(ylim=(-0.6, len(modes) - 0.4), ylabel="mode of the fault")
-    ax.grid(False, axis="y")
-    if names:
-        loss_axis(ax, floor, float(data["per_year_high"].max()), axis="x", label=_LABELS["per_year"])
-        legend_outside(
-            ax, [*ax.get_legend_handles_labels()[0], *bound_handles(data, "per_year", floor=floor, vertical=False)]
-        )
     return ax
 
 
@@ -113,7 +87,7 @@ def protection_ranking(data: "pd.DataFrame", ax: "Axes | None" = None, *, ber: f
     """Recovery by each mitigation under memory faults, and under independent flips, the most under faults first.
 
     Args:
-        data: `drsrobust_study.memory_faults.ranking`.
+        data: `drsrobust_study.memory_faults.ranked`.
         ax: where to draw; None: a new figure.
         ber: of the flips.
     """
@@ -131,68 +105,10 @@ def protection_ranking(data: "pd.DataFrame", ax: "Axes | None" = None, *, ber: f
         ax.errorbar(data[name], place + shift, xerr=interval(data, name), elinewidth=1, capsize=2, **style)
     for line in (0.0, 1.0):
         ax.axvline(line, color="#777777", linewidth=0.9, zorder=0)
-    ax.set_yticks(place, [textwrap.fill(mitigation_label(name), 34) for name in data["mitigation"]])
+    ax.set_yticks(place, [textwrap.fill(protection_name(name), 34) for name in data["mitigation"]])
     lowest = np.nanmin([0.0, *data["faults_low"], *data["flips_low"]])
     ax.set_xlim(max(-1.0, lowest - 0.08), 1.08)
     ax.grid(False, axis="y")
-    label = "share of the lost AUC that comes back"
-    if len(data):
-        order = interval_text(*(data[f"rank_correlation{end}"].iloc[0] for end in ENDS))
-        label += f"\n(rank correlation of the two orders: {order})"
-    ax.set_xlabel(label)
+    ax.set_xlabel("share of the lost AUC that comes back")
     ax.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2)
-    return ax
-
-
-def fault_assumptions_data(parts: Mapping[str, "pd.DataFrame"]) -> "pd.DataFrame":
-    """What `fault_assumptions` draws: the loss without protection, by mode and assumption.
-
-    Args:
-        parts: name of an assumption -> `expected_loss` under it.
-    """
-    import pandas as pd
-
-    frames = [table[table["mitigation"] == NONE].assign(assumption=name) for name, table in parts.items()]
-    columns = [
-        "assumption",
-        *_KEYS,
-        "auc_drop",
-        "auc_drop_low",
-        "auc_drop_high",
-        "per_year",
-        "per_year_low",
-        "per_year_high",
-    ]
-    return pd.concat(frames, ignore_index=True)[columns]
-
-
-@styled
-def fault_assumptions(data: "pd.DataFrame", ax: "Axes | None" = None, *, modes: Sequence[str]) -> "Axes":
-    """The AUC that one fault costs, by assumption, a series per mode.
-
-    Args:
-        data: `fault_assumptions_data`.
-        ax: where to draw; None: a new figure.
-        modes: that are drawn.
-    """
-    names = list(dict.fromkeys(data["assumption"]))
-    for index, mode in enumerate(modes):
-        rows = data[data["error_mode"] == mode]
-        place = rows["assumption"].map(names[::-1].index).to_numpy(float) + 0.5 * (0.5 - (index + 0.5) / len(modes))
-        style = {
-            "color": COLOURS[index],
-            "marker": MARKERS[index],
-            "linestyle": "none",
-            "markersize": 5.5,
-            "label": _MODES.get(mode, mode).replace("\n", " "),
-        }
-        rows = rows.assign(
-            auc_drop_low=rows["auc_drop_low"].clip(lower=0)
-        )  # an interval that holds no loss begins at 0
-        ax.errorbar(rows["auc_drop"], place, xerr=interval(rows, "auc_drop"), elinewidth=1, capsize=2, **style)
-    ax.set_yticks(range(len(names)), [textwrap.fill(name, 26) for name in names[::-1]])
-    ax.grid(False, axis="y")
-    ax.set_xlim(0, None)
-    ax.set_xlabel(_LABELS["auc_drop"])
-    legend_outside(ax, title="mode")
     return ax

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from drsrobust.plots.curves import interval
-from drsrobust.plots.losses import bound_handles, draw_losses, loss_axis, loss_floor
-from drsrobust.plots.style import at_edge, legend_outside, series_style, series_styles, styled
+from drsrobust.plots.losses import loss_axis, loss_floor
+from drsrobust.plots.style import SMALLEST, at_edge, legend_outside, series_style, styled
 from drsrobust.statistics.columns import ENDS
+from drsrobust_study.findings import number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,19 +18,10 @@ _QUANTITIES = ("auc_change", "per_bit", "per_weight", "at_rate")
 _TITLES = {
     "auc_change": "without errors",
     "per_bit": "one flipped bit",
-    "per_weight": "one flipped bit,\ntimes bits per weight",
     "at_rate": "one wrong bit in 1e9\nthat are stored",
 }
-_LEAST = {"per_bit": 1e-8, "per_weight": 1e-7, "at_rate": 1e-14}  # resolution of each loss
+_LEAST = {"per_bit": 1e-8, "at_rate": 1e-14}  # resolution of each loss
 _NAMES = {"fp8_e4m3": "fp8 e4m3", "fp8_e5m2": "fp8 e5m2"}
-_CLASSES = {
-    "sign": "sign",
-    "exponent_top": "exponent,\ntop bit",
-    "exponent_high": "exponent,\nhigh",
-    "exponent_low": "exponent,\nlow",
-    "mantissa": "mantissa",
-    "scale": "scale of\na tensor",
-}
 
 
 def number_formats_data(clean: "pd.DataFrame", losses: "pd.DataFrame") -> "pd.DataFrame":
@@ -46,12 +38,13 @@ def number_formats_data(clean: "pd.DataFrame", losses: "pd.DataFrame") -> "pd.Da
 
 @styled
 def number_formats(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str = "per_bit") -> "Axes":
-    """A quantity by part of the model and format, one below the other.
+    """A quantity by part of the model and format, one below the other. Of a loss whose interval holds 0 the words say what
+    it is at most.
 
     Args:
         data: `number_formats_data`.
         ax: where to draw; None: a new figure.
-        quantity: `auc_change` (of the model without errors), `per_bit`, `per_weight` or `at_rate` (AUC lost).
+        quantity: `auc_change` (of the model without errors), `per_bit` or `at_rate` (AUC lost).
     """
     parts = list(dict.fromkeys(data["part"]))
     place = np.arange(len(data))[::-1] - 0.7 * data["part"].map(parts.index).to_numpy(float)
@@ -61,10 +54,13 @@ def number_formats(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: 
         style, of_part = series_style(index), (data["part"] == part).to_numpy()
         style = {"color": style["color"], "marker": style["marker"], "label": part}
         if quantity == "auc_change":
-            bars = {"xerr": interval(data[of_part], quantity), "capsize": 2.5, "elinewidth": 1.2, "markersize": 5}
-            ax.errorbar(data.loc[of_part, quantity], place[of_part], linestyle="none", **bars, **style)
+            drawn = of_part
         else:
-            draw_losses(ax, data[of_part], place[of_part], quantity, floor=floor, vertical=False, **style)
+            drawn = of_part & (data[f"{quantity}_low"] >= floor).to_numpy()
+            for y, high in zip(place[of_part & ~drawn], data.loc[of_part & ~drawn, f"{quantity}_high"], strict=True):
+                ax.annotate(f"at most {number(high)}", (floor, y), va="center", size=SMALLEST, color=style["color"])
+        bars = {"xerr": interval(data[drawn], quantity), "capsize": 2.5, "elinewidth": 1.2, "markersize": 5}
+        ax.errorbar(data.loc[drawn, quantity], place[drawn], linestyle="none", **bars, **style)
     ax.set_yticks(
         place, [f"{_NAMES.get(row.format, row.format)}  ({row.megabytes:.2g} MB)" for row in data.itertuples()]
     )
@@ -81,32 +77,5 @@ def number_formats(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: 
         loss_axis(ax, floor, data[f"{quantity}_high"].max(), axis="x", label="AUC lost (mean)")
     ax.label_outer()
     if at_edge(ax, "last_col"):
-        handles = ax.get_legend_handles_labels()[0]
-        more = [] if quantity == "auc_change" else bound_handles(data, quantity, floor=floor, vertical=False)
-        legend_outside(ax, [*handles, *more])
-    return ax
-
-
-@styled
-def format_classes(data: "pd.DataFrame", ax: "Axes | None" = None, *, part: str) -> "Axes":
-    """AUC lost by one flipped bit, by class of bits, a series per format of floating-point numbers.
-
-    Args:
-        data: `drsrobust_study.number_formats.class_losses`.
-        ax: where to draw; None: a new figure.
-        part: of the model.
-    """
-    data = data[(data["part"] == part) & data["bit_class"].isin(list(_CLASSES))]
-    floor, formats = loss_floor(data, lowest=1e-8), list(dict.fromkeys(data["format"]))
-    for index, (name, style) in enumerate(series_styles(formats).items()):
-        points = data[data["format"] == name]
-        place = points["bit_class"].map(list(_CLASSES).index) + 0.14 * (index - (len(formats) - 1) / 2)
-        style = {"color": style["color"], "marker": style["marker"], "label": _NAMES.get(name, name)}
-        draw_losses(ax, points, place, floor=floor, **style)
-    ax.set_xticks(range(len(_CLASSES)), list(_CLASSES.values()))
-    ax.set_xlim(-0.5, len(_CLASSES) - 0.5)
-    ax.grid(False, axis="x")
-    if len(data):
-        loss_axis(ax, floor, data["auc_drop_high"].max(), label="AUC lost by one flipped bit (mean)")
-        legend_outside(ax, [*ax.get_legend_handles_labels()[0], *bound_handles(data, floor=floor)], title=part)
+        legend_outside(ax)
     return ax

@@ -1,0 +1,78 @@
+"""Published numbers and those of a run, from a made folder."""
+
+import pandas as pd
+import pytest
+
+from reproduce.beside import NOT_RUN, beside_text, load_rows, table
+
+TEXTS = {"what": "a share", "source": "a paper", "setting": "another model", "published": "94 %", "same": "yes"}
+
+
+def written(path, *rows):
+    lines = []
+    for row in rows:
+        lines += [
+            "[[row]]",
+            *(
+                f"{key} = {value if isinstance(value, int) else repr(value)}"
+                for key, value in row.items()
+                if key != "where"
+            ),
+        ]
+        lines += (
+            [f"where = {{ {', '.join(f'{key} = {value!r}' for key, value in row['where'].items())} }}"]
+            if "where" in row
+            else []
+        )
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.fixture
+def figures(tmp_path):
+    (tmp_path / "data").mkdir()
+    effects = {"effect": ["a", "b"], "value": [0.3, 0.5], "low": [0.2, None], "high": [0.4, None], "n": [5, 5]}
+    pd.DataFrame(effects | {"interval": ["trainings", ""], "why": ["", "the same in all"]}).to_csv(
+        tmp_path / "e.csv", index=False
+    )
+    points = pd.DataFrame({"ber": [1e-3, 1e-4], "auc": [0.6, 0.7], "auc_low": [0.5, 0.6], "auc_high": [0.7, 0.8]})
+    points.to_csv(tmp_path / "data" / "points.csv", index=False)
+    return tmp_path
+
+
+def test_numbers_are_those_of_the_cells(figures):
+    rows = [TEXTS | {"csv": "e", "where": {"effect": "a"}}, TEXTS | {"csv": "e", "where": {"effect": "b"}}]
+    rows += [
+        TEXTS | {"csv": "points", "value": "auc", "where": {"ber": 1e-3}},
+        TEXTS | {"csv": "missing", "where": {"effect": "a"}},
+    ]
+    found = table(figures, written(figures / "rows.toml", *rows))
+    assert found["value"].tolist()[:3] == [0.3, 0.5, 0.6] and found["low"].tolist()[::2] == [0.2, 0.5]
+    assert found["why"].tolist() == ["", "the same in all", "", NOT_RUN] and found["n"].tolist()[:2] == [5, 5]
+    lines = beside_text(found).splitlines()
+    assert (
+        len(lines) == 6
+        and lines[2] == "| a share | 94 % | a paper: another model | 0.3 [0.2, 0.4] (5 trainings) | yes |"
+    )
+    assert "| 0.5 (the same in all) |" in lines[3] and "| 0.6 [0.5, 0.7] |" in lines[4] and f"| {NOT_RUN} |" in lines[5]
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"csv": "e", "where": {"effect": "z"}}, "e.csv has 0 rows with {'effect': 'z'}; it must have one"),
+        ({"csv": "e", "where": {"n": 5}}, "e.csv has 2 rows"),
+        ({"csv": "e", "where": {"efect": "a"}}, "column of e.csv 'efect'"),
+        ({"csv": "e"}, "rows.toml, row 1: no where"),
+        ({"csv": "e", "where": {"effect": "a"}, "values": "x"}, "key in rows.toml, row 1 'values'"),
+    ],
+)
+def test_what_is_refused(figures, row, words):
+    with pytest.raises(ValueError) as error:
+        table(figures, written(figures / "rows.toml", TEXTS | row))
+    assert words in str(error.value)
+
+
+def test_the_rows_of_the_project():
+    rows = load_rows()
+    assert len(rows) > 15 and all(row["csv"][:2].isdigit() for row in rows)

@@ -1,0 +1,84 @@
+"""Effects over trained models: means with their intervals, spreads, and tables of several trainings as one."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from drsrobust_study import effects
+
+VALUES = [0.41, 0.47, 0.34, 0.50, 0.48]
+
+
+def test_the_mean_over_trainings_has_students_interval():
+    row = effects.over_trainings("key", "words", VALUES)
+    low, high = stats.t.interval(0.95, 4, np.mean(VALUES), stats.sem(VALUES))
+    assert [row["value"], row["low"], row["high"]] == pytest.approx([np.mean(VALUES), low, high])
+    assert (row["least"], row["most"], row["n"], row["interval"], row["why"]) == (0.34, 0.5, 5, "trainings", "")
+    assert row["sd_trainings"] == pytest.approx(np.std(VALUES, ddof=1)) and np.isnan(row["sd_maps"])
+
+
+def test_ratios_are_averaged_as_logarithms():
+    ratios = pd.DataFrame({"value": [1.0, 10.0, 100.0], "low": [0.5, 5.0, 50.0], "high": [2.0, 20.0, 200.0]})
+    row = effects.of_table("key", "words", ratios, log=True)
+    assert row["value"] == pytest.approx(10) and row["low"] * row["high"] == pytest.approx(100)
+    assert row["sd_trainings"] == pytest.approx(1.0) and row["sd_maps"] == pytest.approx(np.log10(2) / 1.959964)
+
+
+def test_maps_that_scatter_more_than_trainings_widen_the_interval():
+    wide = pd.DataFrame({"value": VALUES, "low": np.array(VALUES) - 0.5, "high": np.array(VALUES) + 0.5})
+    row, error = effects.of_table("key", "words", wide), 0.5 / 1.959964
+    assert row["sd_maps"] == pytest.approx(error)
+    assert row["high"] - row["value"] == pytest.approx(stats.t.ppf(0.975, 4) * error / np.sqrt(5))
+
+
+@pytest.mark.parametrize(
+    ("values", "ends", "expected"),
+    [
+        ([0.3], None, ("", "one training")),
+        ([0.3], ([0.2], [0.5]), ("maps", "")),
+        ([1.0] * 5, None, ("", "the same in all trainings")),
+        ([np.nan, np.nan], None, ("", "too few maps to say")),
+    ],
+)
+def test_why_there_is_no_interval(values, ends, expected):
+    row = effects.spread(values, *(ends or ()))
+    assert (row["interval"], row["why"]) == expected
+    if ends:
+        assert [row["low"], row["high"]] == [0.2, 0.5]
+
+
+def test_values_that_a_training_lacks_are_left_out():
+    row = effects.spread([0.1, np.nan, 0.2, 0.3])
+    assert row["n"] == 3 and row["value"] == pytest.approx(0.2)
+
+
+def test_tables_of_trainings_as_one():
+    tables = {
+        seed: pd.DataFrame(
+            {"name": ["a", "b"], "n": 9, "x": [seed, 2.0], "x_low": [seed - 1.0, 2.0], "x_high": [seed + 1.0, 2.0]}
+        )
+        for seed in range(4)
+    }
+    found = effects.pooled(tables, ["name"], ["x"]).set_index("name")
+    assert found["n"].tolist() == [36, 36] and found["trainings"].tolist() == [4, 4]
+    assert found.loc["a", ["x", "x_least", "x_most"]].tolist() == [1.5, 0.0, 3.0]
+    assert found.loc["a", "x_high"] == pytest.approx(stats.t.interval(0.95, 3, 1.5, stats.sem(range(4)))[1])
+    assert found.loc["b", "x"] == 2 and np.isnan(found.loc["b", "x_low"])
+
+
+def test_a_table_and_what_a_notebook_shows():
+    rows = [effects.over_trainings("a", "words", VALUES), effects.measured("b", "counts", (0.9, 0.5, 1.0), 10, "exact")]
+    table = effects.table(rows)
+    assert tuple(table.columns) == effects.COLUMNS and table["n"].tolist() == [5, 10]
+    assert effects.shown(table).loc["words", "value"] == 0.44
+
+
+def test_no_two_trainings_have_maps_of_one_seed():
+    seeds = {
+        effects.campaign_seed(seed, training) + trial
+        for seed in range(9)
+        for training in range(5)
+        for trial in (0, 999)
+    }
+    assert len(seeds) == len({effects.campaign_seed(0, training) for training in range(5)}) * 18
