@@ -26,7 +26,6 @@ from . import statements as statements
 from . import trained as trained
 from . import training_errors as training_errors
 from .captions import details as details
-from .findings import conclusion as conclusion
 from .notebook import check_parameters as check_parameters
 from .notebook import provenance as provenance
 from .shards import end_of_shard as end_of_shard

@@ -1,9 +1,4 @@
-"""Findings: numbers with intervals, for the tables of notebooks and for `reproduce/claims.toml`.
-
-A table of findings has the columns `value`, `low` and `high`; `n`, how many trials, models, batches or parts a number is of;
-`interval` in words where it is no plain 95 % one; `detail` in words, and `reason` where a number tests nothing. It may have a
-column `third` (`drsrobust_study.thirds`). What a finding says of a claim is decided in `reproduce/` alone.
-"""
+"""Numbers in words, exact shares, and ratios of two numbers with intervals."""
 
 from collections.abc import Iterable
 from math import isinf
@@ -11,10 +6,7 @@ from numbers import Real
 
 from drsrobust.statistics.intervals import CONFIDENCE
 
-# Words for intervals that are no plain 95 % ones.
-COUNTS = "counts: clearly, not clearly less"  # of a share of parts: those that clearly hold, those not clearly wrong
 EXACT = "exact binomial (Clopper-Pearson)"
-EXTREMES = "extremes of both 95 % intervals"  # of a ratio
 
 
 def number(value: object) -> str:
@@ -74,15 +66,3 @@ def ratio(top: Iterable[float], bottom: Iterable[float]) -> dict[str, float]:
         return {"value": value / under if under > 0 else float("nan"), "low": float("nan"), "high": float("nan")}
     ends = [end / other for end in (low, high) for other in (under_low, under_high)]
     return {"value": value / under, "low": min(ends), "high": max(ends)}
-
-
-def conclusion(claim: str, text: str, places: str | Iterable[str]) -> str:
-    """The paragraph that ends a notebook: the claim, what was found, and where the verdict is.
-
-    Example:
-        >>> conclusion("C8", "bit 30 dominates", ["most in 9 of 9 parts", "|w| is 1e37"])
-        'C8. Claim: bit 30 dominates. Here: most in 9 of 9 parts; |w| is 1e37. Verdict: claims.csv of `python -m reproduce`.'
-    """
-    places = [places] if isinstance(places, str) else list(places)
-    here = "; ".join(places) or "no finding"
-    return f"{claim}. Claim: {text}. Here: {here}. Verdict: claims.csv of `python -m reproduce`."
