@@ -135,6 +135,7 @@ def dummy_trials(
     released_inputs: int = 1_000,
     models: int = 8,
     trials: int = 1,
+    last_trials: int = 2,
     seed: int = 0,
     progress: bool = True,
 ) -> "pd.DataFrame":
@@ -149,6 +150,7 @@ def dummy_trials(
         released_inputs: the first so many of them are scored with the released look-up, where all read the same rows.
         models: drawn per cell; models of one number have the same inputs in cells of the same density.
         trials: per cell, model, rate and target.
+        last_trials: the same at the highest rate, at least `trials`.
         seed: decides parameters, inputs and errors.
         progress: shows a progress bar.
 
@@ -173,12 +175,13 @@ def dummy_trials(
                 key = [seed, drawn, *cell.values()]
                 model = _drawn(data.schema, cell, _derived(*key))
                 outputs = {lookup: DummyOutputs(model, batch, lookup) for lookup, batch in batches.items()}
-                for target, trial in product(targets, range(trials)):
+                for target, trial in product(targets, range(max(trials, last_trials))):
                     map_seed = _derived(*key, *target.encode(), trial)
                     about = {**cell, "drawn": drawn, "target": target, "trial": trial}
-                    rows += [about | row for row in _over_rates(model, outputs, target, bers, map_seed)]
+                    rates = bers if trial < trials else bers[-1:]
+                    rows += [about | row for row in _over_rates(model, outputs, target, rates, map_seed)]
                 bar.update()
-                count_done("trials", trials * len(bers) * len(targets))
+                count_done("trials", len(targets) * (trials * (len(bers) - 1) + max(trials, last_trials)))
     return pd.DataFrame(rows)
 
 
@@ -225,7 +228,7 @@ def deviation(scores: np.ndarray, golden: np.ndarray) -> dict[str, float]:
 
 
 def averaged(table: "pd.DataFrame", by: Sequence[str]) -> "pd.DataFrame":
-    """Means over all trials of a group; cells have the same weight, since each has as many.
+    """Means over all trials of a group; cells have the same weight at each rate, since each has as many.
 
     Args:
         table: as `dummy_trials` returns it.
