@@ -1,7 +1,7 @@
 """AUC against the bit error rate with activation clipping and with selective bit protection: Fig. 12 of the study, and
 statements S13 to S17."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -134,37 +134,32 @@ def counted_cells(points: "pd.DataFrame") -> "pd.DataFrame":
 
 def statement_values(points: "pd.DataFrame") -> "pd.DataFrame":
     """What S13 to S17 are judged by, a row per trained model: `study.statements.values` of `recovery_points`."""
-    return values(_rows(counted_cells(points)))
-
-
-def _rows(cells: "pd.DataFrame") -> Iterator[dict[str, Any]]:
+    cells, rows = counted_cells(points), []
     of = {name: cells[cells["mitigation"] == name] for name in (CLIPPING, *CODES)}
     for name, own in of.items():
         statement, kind = ("S13", "") if name == CLIPPING else ("S14", f"{name.removeprefix('SBP, ')}, ")
-        yield from _of_cells(statement, f"{kind}share", own, "share given back", "share")
-        yield from _of_cells(statement, f"{kind}AUC points", own, "AUC given back", "points")
+        rows += _of_cells(statement, f"{kind}share", own, "share given back", "share")
+        rows += _of_cells(statement, f"{kind}AUC points", own, "AUC given back", "points")
     for name in (SECDED, TMR):
         part, clipped = name.removeprefix("SBP, "), of[name].dropna(subset=["ahead"])
-        yield from _of_cells("S15", part, clipped, "share, clipping minus SBP", "ahead")
-        yield from _of_groups("S16", part, of[name], "share, table-heavy minus others")
-    yield from _of_groups("S17", "clipping", of[CLIPPING], "share, robust minus others")
+        rows += _of_cells("S15", part, clipped, "share, clipping minus SBP", "ahead")
+        rows += _of_groups("S16", part, of[name], "share, table-heavy minus others")
+    return values([*rows, *_of_groups("S17", "clipping", of[CLIPPING], "share, robust minus others")])
 
 
 def _of_cells(statement: str, part: str, cells: "pd.DataFrame", what: str, column: str) -> Iterator[dict[str, Any]]:
     for row in cells.to_dict("records"):
+        item, number = f"{row['model']} at {row['ber']:g}", {"value": row[column], "error": row[f"{column}_error"]}
         about = {"statement": statement, "part": part, "dataset": row["dataset"], "what": what}
-        place = {"item": f"{row['model']} at {row['ber']:g}", "unit": row["train_seed"]}
-        yield about | place | {"value": row[column], "error": row[f"{column}_error"]}
+        yield about | number | {"item": item, "unit": row["train_seed"]}
 
 
-def _of_groups(statement: str, part: str, cells: "pd.DataFrame", what: str) -> Iterable[dict[str, Any]]:
+def _of_groups(statement: str, part: str, cells: "pd.DataFrame", what: str) -> Iterator[dict[str, Any]]:
     """At each rate, the mean share of the table-heavy models minus that of the others of the same training seed."""
     for (dataset, ber, seed), group in cells.groupby(["dataset", "ber", "train_seed"], sort=False):
-        heavy = group["model"].isin(TABLE_HEAVY)
-        sides = [group[heavy], group[~heavy]]
-        if any(side.empty for side in sides):
-            continue
-        means = [side["share"].mean(skipna=False) for side in sides]
-        error = np.sqrt(sum((side["share_error"] ** 2).sum(skipna=False) / len(side) ** 2 for side in sides))
-        about = {"statement": statement, "part": part, "dataset": dataset, "item": f"at {ber:g}", "what": what}
-        yield about | {"unit": seed, "value": means[0] - means[1], "error": float(error)}
+        heavy = group["model"].isin(TABLE_HEAVY).to_numpy()
+        if heavy.any() and not heavy.all():
+            parts = np.where(heavy, 1 / heavy.sum(), -1 / (~heavy).sum())
+            number = {"value": parts @ group["share"], "error": float(np.linalg.norm(parts * group["share_error"]))}
+            about = {"statement": statement, "part": part, "dataset": dataset, "item": f"at {ber:g}", "what": what}
+            yield about | number | {"unit": seed}
