@@ -26,8 +26,6 @@ from drsrobust_study.figures.bit_sensitivity import (
 from drsrobust_study.figures.chosen_flips import worst_case
 from drsrobust_study.figures.clean_models import clean_auc, clean_auc_data, learning_curves, learning_curves_data
 from drsrobust_study.figures.components import (
-    component_pvf,
-    component_pvf_data,
     error_shapes,
     error_shapes_data,
     layer_loss,
@@ -91,8 +89,6 @@ __all__ = [
     "clean_auc_data",
     "component_contribution",
     "component_contribution_data",
-    "component_pvf",
-    "component_pvf_data",
     "error_shapes",
     "error_shapes_data",
     "fault_assumptions",
