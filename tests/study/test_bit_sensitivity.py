@@ -82,13 +82,8 @@ def test_shares_by_bit(data, tmp_path, monkeypatch):
 
 
 def test_bit_map(data):
-    ax = figures.bit_map(data, quantity="pvf")
+    ax = figures.bit_map(data)
     assert [text.get_text() for text in ax.get_yticklabels()][0] == "dlrm  embedding" and len(ax.get_yticks()) == 4
     drawn = ax.collections[0].get_array().reshape(4, 32)
     assert drawn[3, 3] == pytest.approx(1e-4) and drawn[0, 30] == 0.1
-    losses = pd.DataFrame({"model": "fm", "bit": [30, 5], "auc_drop": [0.1, 9e-6]})
-    ax = figures.bit_map(losses)
-    drawn = np.ma.masked_invalid(ax.collections[0].get_array().reshape(1, 32))
-    assert drawn[0, 30] == 0.1 and drawn.mask[0, 5]  # less than the palest colour stands for
-    assert [text.get_text() for text in ax.get_yticklabels()] == ["fm"]
     figures.bit_map(data.iloc[:0])

@@ -8,49 +8,10 @@ from drsrobust import plots
 from drsrobust_study import figures
 
 mpl.use("Agg")
-NAN = float("nan")
-COMPONENTS = {"embedding": (0.9, 1e-4), "over_mlp": (0.1, 1e-2)}
 
 
 def ends(value, name):
     return {name: value, f"{name}_low": value / 2, f"{name}_high": 2 * value}
-
-
-@pytest.fixture
-def shares():
-    rows = []
-    for model, (component, (share, value)) in itertools.product(("dlrm", "fm"), COMPONENTS.items()):
-        for definition, factor in (("decision_changed", 1), ("list_changed", 2), ("score_changed", 10)):
-            about = {"model": model, "dataset": "d", "component": component, "share": share, "definition": definition}
-            rows.append(about | {"n": 60} | ends(10 * value * factor / 10, "pvf") | ends(value * factor, "incorrect"))
-    return pd.DataFrame(rows)
-
-
-def heights(ax):
-    """What is drawn as points: all y (or x) values of the error bars' own lines."""
-    return [tuple(line.lines[0].get_xydata().ravel()) for line in ax.containers]
-
-
-def test_components_most_flips_first_in_each_model(shares):
-    data = figures.component_pvf_data(shares)
-    assert data["model"].tolist() == ["dlrm"] * 6 + ["fm"] * 6
-    assert data["component"].drop_duplicates().tolist() == ["over_mlp", "embedding"]
-    axes = plots.new_panels(2)
-    figures.component_pvf(data, axes[0])
-    figures.component_pvf(data, axes[1], quantity="pvf")
-    drawn = {x for series in heights(axes[0]) for x in series[::2]}
-    assert drawn == set(data["incorrect"]) and axes[0].get_xscale() == "log"
-    assert {x for series in heights(axes[1]) for x in series[::2]} == set(data["pvf"])
-    labels = [text.get_text() for text in axes[0].get_yticklabels()]
-    assert labels == ["dlrm  over_mlp", "dlrm  embedding", "fm  over_mlp", "fm  embedding"]
-    assert len(axes[0].figure.legends[0].get_texts()) == 3
-
-
-def test_a_definition_without_values_is_left_out(shares):
-    empty = shares["definition"] == "list_changed"
-    shares.loc[empty, ["pvf", "pvf_low", "pvf_high", "incorrect", "incorrect_low", "incorrect_high"]] = NAN
-    ax = figures.component_pvf(figures.component_pvf_data(shares))
-    assert sum(len(series) // 2 for series in heights(ax)) == 8
 
 
 def test_mlps_against_tables_by_training():

@@ -17,8 +17,6 @@ from drsrobust_study.figures.bit_sensitivity import (
 from drsrobust_study.figures.chosen_flips import worst_case
 from drsrobust_study.figures.clean_models import clean_auc, clean_auc_data, learning_curves, learning_curves_data
 from drsrobust_study.figures.components import (
-    component_pvf,
-    component_pvf_data,
     error_shapes,
     error_shapes_data,
     layer_loss,
@@ -56,8 +54,6 @@ __all__ = [
     "bit_sensitivity_data",
     "clean_auc",
     "clean_auc_data",
-    "component_pvf",
-    "component_pvf_data",
     "error_shapes",
     "error_shapes_data",
     "fleet_day",

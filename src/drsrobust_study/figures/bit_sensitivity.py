@@ -1,11 +1,11 @@
-"""Which bit of a float32 matters: AUC loss and PVF of one flip by bit position, component and model."""
+"""Which bit of a float32 matters: flips that change decisions by bit position, component and model."""
 
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.colors import LogNorm, Normalize
+from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
 
 from drsrobust.plots.curves import interval
@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 FIELDS = (("sign", 31, 31), ("exponent", 23, 30), ("mantissa", 0, 22))
-_LABELS = {"pvf": "share of flips that change a decision", "auc_drop": "AUC lost by one flip (mean)"}
+_SHARE = "share of flips that change a decision"
 _BOLD = (31, 30, 29)  # flips whose value a reader should see: the sign, a huge number, almost nothing
-_SMALLEST, _LARGEST = 1e-5, 0.5  # AUC losses that colours tell apart
 
 
 def bit_sensitivity_data(shares: "pd.DataFrame") -> "pd.DataFrame":
@@ -52,7 +51,7 @@ def bit_sensitivity(data: "pd.DataFrame", ax: "Axes | None" = None, *, lowest: i
         style = {"color": style["color"], "marker": style["marker"], "linestyle": "none", "markersize": 4.5}
         ax.errorbar(place, curve["pvf"], yerr=interval(curve, "pvf"), elinewidth=1, label=target, **style)
     ax.axvspan(22.5, 30.5, color="#F1EFE6", zorder=0, lw=0)
-    ax.set(ylabel=_LABELS["pvf"], xlim=(31.7, lowest - 0.7))
+    ax.set(ylabel=_SHARE, xlim=(31.7, lowest - 0.7))
     _bit_axis(ax, lowest)
     ax.set_xticks(range(lowest, 32, 1 if is_alone(ax) else 2))
     if len(data):
@@ -62,21 +61,19 @@ def bit_sensitivity(data: "pd.DataFrame", ax: "Axes | None" = None, *, lowest: i
 
 
 @styled
-def bit_map(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str = "auc_drop", lowest: int = 0) -> "Axes":
-    """Effect of a single flip in many models: a row per model and target, a column per bit position, darker for more.
+def bit_map(data: "pd.DataFrame", ax: "Axes | None" = None, *, lowest: int = 0) -> "Axes":
+    """The same share in many models: a row per model and target, a column per bit position, darker for more.
 
     Args:
-        data: `bit_sensitivity_data`, or `loss_by_bit`, which has no targets.
-        quantity: `auc_drop` (logarithmic; blank under 1e-5) or `pvf`.
+        data: `bit_sensitivity_data`.
+        ax: where to draw; None: a new figure.
         lowest: bit that is shown.
     """
-    data = data.assign(target=data.get("target", ""))
     rows = list(dict.fromkeys(data[["model", "target"]].itertuples(index=False, name=None)))
     values = np.full((len(rows), 32), np.nan)
-    for row in data.to_dict("records"):
-        if quantity != "auc_drop" or row["auc_drop"] >= _SMALLEST:
-            values[rows.index((row["model"], row["target"])), row["bit"]] = row[quantity]
-    scale = LogNorm(_SMALLEST, _LARGEST, clip=True) if quantity == "auc_drop" else Normalize(0, 1)
+    for row in data.itertuples():
+        values[rows.index((row.model, row.target)), row.bit] = row.pvf
+    scale = Normalize(0, 1)
     if len(rows):
         image = ax.pcolormesh(np.arange(33) - 0.5, np.arange(len(rows) + 1) - 0.5, values, cmap="Blues", norm=scale)
         image.set_rasterized(False)
@@ -88,7 +85,7 @@ def bit_map(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str = "
     ax.set_xticks(range(lowest, 32, 2))
     ax.set_xlim(31.5, lowest - 0.5)
     ax.grid(False)
-    ax.set_title(_LABELS[quantity], pad=18)
+    ax.set_title(_SHARE, pad=18)
     ax.label_outer()
     return ax
 
@@ -98,7 +95,7 @@ def _model_rows(ax: "Axes", rows: Sequence[tuple[str, str]]) -> None:
     for index, ((model, _), (next_model, _)) in enumerate(pairwise(rows)):
         if model != next_model:
             ax.axhline(index + 0.5, color="#555555", linewidth=0.8)
-    ax.set_yticks(range(len(rows)), [f"{model}  {target}".rstrip() for model, target in rows])
+    ax.set_yticks(range(len(rows)), [f"{model}  {target}" for model, target in rows])
     ax.set_ylim(max(len(rows), 1) - 0.5, -0.5)
     ax.grid(False, axis="y")
 

@@ -1,7 +1,6 @@
 """Effect of one error by where it falls: MLPs or tables, component, layer or table, often or seldom read rows."""
 
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,68 +14,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-_INCORRECT = ["incorrect", "incorrect_low", "incorrect_high"]
-_PVF = ["pvf", "pvf_low", "pvf_high"]
 _LOSS = ["auc_drop", "auc_drop_low", "auc_drop_high"]
-_OUTPUTS = {
-    "decision_changed": "decisions changed",
-    "list_changed": "users' lists changed",
-    "score_changed": "scores changed",
-}
 _PARTS = {MLP: "MLPs", TABLE: "tables", "other": "other parts"}
-_LEAST = 1e-7  # the smallest share of outputs in a figure
 _SMALLEST_TOTAL = 1e-8  # AUC loss times a share of bits
-
-
-def component_pvf_data(parts: "pd.DataFrame") -> "pd.DataFrame":
-    """What `component_pvf` draws: one row per model, component and definition; in each model the component whose errors change
-    most decisions first.
-
-    Args:
-        parts: `stratified_pvf` (or `dr.pvf`) by component, of one or more models.
-    """
-    keys = ["model", "dataset", "component"]
-    models = {model: number for number, model in enumerate(parts["model"].unique())}
-    changed = parts[parts["definition"] == "decision_changed"].set_index(keys)["incorrect"]
-    order = -changed.reindex(list(parts[keys].itertuples(index=False, name=None))).to_numpy()
-    places = np.lexsort((np.arange(len(parts)), order, parts["model"].map(models)))
-    columns = [*keys, *(["share"] if "share" in parts else []), "definition", "n", *_PVF, *_INCORRECT]
-    return parts.iloc[places][columns].reset_index(drop=True)
-
-
-@styled
-def component_pvf(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str = "incorrect") -> "Axes":
-    """PVF by component, a series per definition of an incorrect output.
-
-    Args:
-        quantity: `incorrect`, the mean share of outputs that one error makes incorrect (logarithmic), or `pvf`, the share of
-            errors that make any output incorrect.
-    """
-    ends = _INCORRECT if quantity == "incorrect" else _PVF
-    floor = loss_floor(data, quantity, _LEAST)
-    rows = list(dict.fromkeys(data[["model", "component"]].itertuples(index=False, name=None)))
-    for index, (definition, label) in enumerate(_OUTPUTS.items()):
-        points, style = data[data["definition"] == definition].dropna(subset=ends[:1]), series_style(index)
-        keys = points[["model", "component"]].itertuples(index=False, name=None)
-        place = np.array([len(rows) - 1 - rows.index(key) for key in keys], float) + 0.22 * (1 - index)
-        style = {"color": style["color"], "marker": style["marker"], "label": label}
-        draw_losses(ax, points, place, quantity, floor=floor, vertical=False, **style)
-    several = data["model"].nunique() > 1
-    ax.set_yticks(range(len(rows))[::-1], [f"{model}  {part}" if several else part for model, part in rows])
-    ax.set_ylim(-0.6, len(rows) - 0.4)
-    for number, ((model, _), (next_model, _)) in enumerate(pairwise(rows)):
-        if model != next_model:
-            ax.axhline(len(rows) - 1.5 - number, color="#999999", linewidth=0.8)
-    ax.grid(False, axis="y")
-    if quantity == "incorrect":
-        ax.set(title="outputs that one error makes incorrect", xlabel="mean share of all outputs")
-        loss_axis(ax, floor, 0.6, axis="x", label="mean share of all outputs")
-    else:
-        ax.set(title="errors that make any output incorrect", xlabel="share of errors (PVF)", xlim=(-0.02, 1.02))
-    ax.label_outer()
-    if at_edge(ax, "last_col"):
-        legend_outside(ax)
-    return ax
 
 
 def part_losses_data(losses: "pd.DataFrame") -> "pd.DataFrame":
