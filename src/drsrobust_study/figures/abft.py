@@ -192,7 +192,7 @@ def abft_alarms(
             ax.plot(rates, exact, color=style["color"], lw=1.1, alpha=0.75)
         ax.plot(means.index, means["alarms"], **style | {"linestyle": "none", "markersize": 5, "label": name})
     ax.axvline(limit, **CLAIMED)
-    ax.set(xscale="log", ylim=(-0.04, 1.04), xlabel="bit error rate (flips per stored bit)", title=f"{part}, {dataset}")
+    ax.set(xscale="log", ylim=(-0.04, 1.04), xlabel="bit error rate", title=f"{part}, {dataset}")
     ax.set_ylabel("forward passes that alarm")
     handles = [
         *ax.get_legend_handles_labels()[0],
