@@ -95,7 +95,7 @@ def beside_text(found: "pd.DataFrame") -> str:
     lines = [f"| {' | '.join(_SHOWN.values())} |", f"|{' --- |' * len(_SHOWN)}"]
     for row in found.to_dict("records"):
         ours = interval(row["value"], row["low"], row["high"])
-        over = f" ({row['n']:g} {row['interval']})" if ours and row["interval"] and row["n"] == row["n"] else ""
+        over = f" ({row['interval']}, n = {row['n']:g})" if ours and row["interval"] and row["n"] == row["n"] else ""
         why = f" ({row['why']})" if ours and row["why"] else row["why"]
         cells = row | {"source": f"{row['source']}: {row['setting']}", "ours": f"{ours}{over}{why}"}
         lines.append(f"| {' | '.join(str(cells[key]).replace('|', chr(92) + '|') for key in _SHOWN)} |")

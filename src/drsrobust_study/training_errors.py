@@ -178,5 +178,14 @@ def effects(table: "pd.DataFrame", words: Mapping[str, int]) -> "pd.DataFrame":
         bad = stored["harmful"].to_numpy(float)
         ends = (np.nan,) * 3 if strata is None else strata.ratio(bad * flag[stored.index].to_numpy(float), bad)
         text = f"the same by words of memory, of bit 30: {what}"
-        rows.append(measured(f"{name} stored, by words", text, np.clip(ends, 0, 1).tolist(), int(bad.sum()), "words"))
+        rows.append(
+            measured(
+                f"{name} stored, by words",
+                text,
+                np.clip(ends, 0, 1).tolist(),
+                int(bad.sum()),
+                "words",
+                "" if bad.any() else "no harmful error",
+            )
+        )
     return effect_table(rows)

@@ -53,7 +53,7 @@ def test_numbers_are_those_of_the_cells(figures):
     lines = beside_text(found).splitlines()
     assert (
         len(lines) == 7
-        and lines[2] == "| a share | 94 % | a paper: another model | 0.3 [0.2, 0.4] (5 trainings) | yes |"
+        and lines[2] == "| a share | 94 % | a paper: another model | 0.3 [0.2, 0.4] (trainings, n = 5) | yes |"
     )
     assert "| 0.5 (the same in all) |" in lines[3] and "| 0.6 [0.5, 0.7] |" in lines[4] and f"| {NOT_RUN} |" in lines[5]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _KINDS = {
-    NONE: ("no protection", "#9A9A9A"),
+    NONE: ("no protection", "#777777"),
     UNIFORM: ("one protection of all tensors", COLOURS[1]),
     PLAN: ("plans", COLOURS[0]),
 }
@@ -52,13 +52,16 @@ def protection_plan(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     for y, loss, bits in zip(place, left, data["stored_percent"], strict=True):
         lost = f"{loss:.1e}".replace("e-0", "e-") if loss > _LEAST else f"under {_LEAST:.0e}".replace("e-0", "e-")
         text = f"{lost}, +{bits:.2g} % bits"
-        ax.annotate(text, (max(loss, _LEAST), y), (4, 0), textcoords="offset points", va="center", size=SMALLEST)
+        inside = loss > np.sqrt(_LEAST * left.max())  # of a long bar, which leaves no room beyond it
+        style = {"ha": "right", "color": "white"} if inside else {}
+        place_of = ((max(loss, _LEAST), y), (-4 if inside else 4, 0))
+        ax.annotate(text, *place_of, textcoords="offset points", va="center", size=SMALLEST, **style)
     names = [protection_name(name).removesuffix(" time").rpartition(",")[0] if kind == PLAN else protection_name(name)
              for name, kind in zip(data["mitigation"], data["kind"], strict=True)]  # fmt: skip
     ax.set_yticks(place, [textwrap.fill(name, 34) for name in names])
     ax.grid(False, axis="y")
     ax.set_xlabel("AUC lost on fresh error maps (mean)")
     if len(data):
-        ax.set(xscale="log", xlim=(_LEAST / 2, 60 * max(left.max(), _LEAST)))
+        ax.set(xscale="log", xlim=(_LEAST / 2, 3 * max(left.max(), _LEAST)))
         legend_outside(ax)
     return ax
