@@ -43,7 +43,7 @@ def made_by(run: dict[str, Any]) -> str:
 
 
 def with_result(page: str, figures: Path, run: dict[str, Any]) -> str:
-    """A README with the result in one sentence, which version found it, and how long the run took.
+    """A README with the results in a few bullets, which version found them, and how long the run took.
 
     Args:
         page: the text.
@@ -56,9 +56,14 @@ def with_result(page: str, figures: Path, run: dict[str, Any]) -> str:
     try:
         result = filled(messages()["readme"]["result"], figures)
     except LookupError as error:
-        result = f"The published run has no result in one sentence: {error}."
-    text = f"{result} (Results, figures and verdicts of {made_by(run)}: one run, {taken(run)}.)"
-    return _replaced(page, RESULT_BEGIN, RESULT_END, "\n".join(textwrap.wrap(text, 128)), "the result")
+        result = f"The published run has no results for this page: {error}."
+    lines = [
+        *result.strip().splitlines(),
+        "",
+        f"(Results, figures and verdicts of {made_by(run)}: one run, {taken(run)}.)",
+    ]
+    wrapped = [textwrap.fill(line, 128, subsequent_indent="  " if line.startswith("- ") else "") for line in lines]
+    return _replaced(page, RESULT_BEGIN, RESULT_END, "\n".join(wrapped), "the result")
 
 
 def with_gallery(page: str, figures: Path, names: list[str]) -> str:

@@ -139,7 +139,9 @@ def test_conda_users_get_the_same():
 def test_version_stands_in_one_place():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation["version"] == drsrobust.__version__
-    assert citation["references"][0]["identifiers"][0]["value"] == "arXiv:2307.10244"
+    study, preprint, tool = citation["references"]
+    assert study["doi"] == "10.1109/ISSRE66568.2025.00016" and tool["license"] == "MIT"
+    assert preprint["identifiers"][0]["value"] == "arXiv:2307.10244"
     assert f'version = "{drsrobust.__version__}"' not in (ROOT / "pyproject.toml").read_text()
 
 

@@ -13,6 +13,6 @@ Names are imported at first use, so that `import drsrobust` loads neither PyTorc
 
 import lazy_loader
 
-__version__ = "0.9.0"
+__version__ = "0.10.0"
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

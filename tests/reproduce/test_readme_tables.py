@@ -1,11 +1,13 @@
 """Tables of README.md and docs/protection.md, and what the guide says of its table."""
 
 import json
+import re
 
 import pytest
 
 from reproduce.figures_page import figures_page
 from reproduce.notebooks import ROOT
+from reproduce.quantities import Quantity, Selection, messages
 from reproduce.readme_tables import (
     END,
     FRONT,
@@ -22,6 +24,7 @@ from reproduce.readme_tables import (
     with_models,
     with_protections,
     with_result,
+    with_statements,
 )
 
 MODELS = """# How it was measured, in words.
@@ -43,6 +46,7 @@ RANKED = """mitigation,stored_percent,flips,faults
 clip 6,0.0005,0.6,0.021
 chipkill,12.5,0.5,1
 """
+RESULT = f"\n- **A** {{loss}}.\n- {' '.join(27 * ['word'])}\n"
 COSTS = """# Timed
 mitigation,overhead_percent,stored_percent,timed
 clip 6,12.6,0.0005,True
@@ -76,24 +80,41 @@ def test_protections(tmp_path):
     ]
 
 
-def test_the_result_names_what_a_server_does_with_words_that_secded_cannot_correct(tmp_path):
-    run = {"seconds": 2400.0, "seconds_from_empty": 2400.0, "machine": {"cores": 2}, "cached": False}
-    marks = f"{RESULT_BEGIN}\n{RESULT_END}"
-    said = " ".join(with_result(marks, ROOT / "figures", run).split())
-    assert "if it reloads them; or it stops the host" in said and "one run, 40 minutes on 2 cores.)" in said
-    run |= {"versions": {"drsrobust": "0.7.1"}, "commit": "abc1234"}
-    assert "verdicts of version 0.7.1, commit abc1234: one run," in " ".join(
-        with_result(marks, ROOT / "figures", run).split()
+def test_the_result_is_bullets_and_a_line_on_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr("reproduce.readme_tables.messages", lambda: {"readme": {"result": RESULT}})
+    monkeypatch.setattr(
+        "reproduce.quantities.quantities", lambda: {"loss": Quantity("t", Selection(where={"model": "fm"}))}
     )
-    assert "has no result in one sentence: no table 08_mitigation_recovery." in with_result(marks, tmp_path, run)
+    run = {"seconds": 2400.0, "seconds_from_empty": 2400.0, "machine": {"cores": 2}, "cached": False}
+    run |= {"versions": {"drsrobust": "0.7.1"}, "commit": "abc1234"}
+    page = f"a\n{RESULT_BEGIN}\nold\n{RESULT_END}\nb"
+    assert "has no results for this page: no table t." in with_result(page, tmp_path, run)
+    (tmp_path / "t.csv").write_text("model,value\nfm,0.25\n")
+    lines = with_result(page, tmp_path, run).splitlines()
+    assert (
+        lines[2] == "- **A** 0.25." and lines[3].startswith("- word") and lines[4] == "  word word" and lines[5] == ""
+    )
+    assert (
+        lines[6] == "(Results, figures and verdicts of version 0.7.1, commit abc1234: one run, 40 minutes on 2 cores.)"
+    )
+    assert (lines[1], lines[7]) == (RESULT_BEGIN, RESULT_END) and max(map(len, lines)) <= 128
 
 
+def test_the_message_of_the_readme_has_four_bullets_and_few_numbers():
+    bullets = messages()["readme"]["result"].strip().splitlines()
+    assert len(bullets) == 4 and all(bullet.startswith("- **") for bullet in bullets)
+    assert len(re.findall(r"\{\w+\.value\}|\d[\d.,]*", "".join(bullets))) <= 12 and "[" not in "".join(bullets)
+
+
+@pytest.mark.skipif(
+    not (ROOT / "figures" / "statements.csv").is_file(), reason="the published run is of before version 0.10"
+)
 def test_the_pages_hold_the_published_numbers():
     figures, run = ROOT / "figures", json.loads((ROOT / "figures" / "run.json").read_text())
     readme, *guides = ((ROOT / name).read_text() for name in ("README.md", "docs/models.md", "docs/protection.md"))
     assert with_models(guides[0], figures / "models.csv") == guides[0]
     assert with_protections(guides[1], figures / "data") == guides[1]
-    assert with_result(readme, figures, run) == readme
+    assert with_result(readme, figures, run) == readme == with_statements(readme, figures / "statements.csv")
     names = [name for one in run["notebooks"] for name in one["figures"]]
     assert with_gallery(readme, figures, names) == readme
     assert (figures / "README.md").read_text() == figures_page(figures, run)
