@@ -135,7 +135,7 @@ def dummy_trials(
     released_inputs: int = 1_000,
     models: int = 8,
     trials: int = 1,
-    last_trials: int = 2,
+    last_trials: int = 1,
     seed: int = 0,
     progress: bool = True,
 ) -> "pd.DataFrame":
