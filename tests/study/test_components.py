@@ -130,7 +130,9 @@ def losses(ratios, model="dlrm", dataset="d/full"):
                 "layer": part,
             }
             loss = 1e-4 * (1 + seed) * loss
-            rows.append(row | {"share": share, "bits": round(1000 * share), "auc_drop": loss, "auc_drop_error": 0.1 * loss})
+            rows.append(
+                row | {"share": share, "bits": round(1000 * share), "auc_drop": loss, "auc_drop_error": 0.1 * loss}
+            )
     table = pd.DataFrame(rows)
     total = table["share"] * table["auc_drop"]
     return table.assign(loss_share=total / total.groupby(table["train_seed"]).transform("sum"))
