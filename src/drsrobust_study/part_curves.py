@@ -11,6 +11,7 @@ from drsrobust.campaign import Campaign
 from drsrobust.injection import BitFlip, CriticalBits
 from drsrobust.introspection.tensors import components, has_group
 from drsrobust.statistics.summary import summarise
+from drsrobust_study.effects import campaign_seed
 from drsrobust_study.shards import run_campaign
 from drsrobust_study.statements import interval, values
 
@@ -68,7 +69,7 @@ def part_trials(
         bers: bit error rates.
         trials, plain_trials: maps per rate and part.
         train_seed: of the model.
-        seed: of the maps; each training has maps of its own, of `seed` + `train_seed`.
+        seed: of the maps; each training has maps of its own.
         shard, merge: as `run_campaign` takes them.
 
     Returns:
@@ -80,7 +81,7 @@ def part_trials(
     for part, target in targets.items():
         # A model without an MLP is tables alone: their critical bits are drawn on purpose, too.
         sampling = CriticalBits(table_rows=ANY_TABLE) if part == TABLE or MLP not in targets else CriticalBits()
-        options = {"errors": errors, "targets": [target], "seed": seed + train_seed}
+        options = {"errors": errors, "targets": [target], "seed": campaign_seed(seed, train_seed)}
         campaigns = [Campaign(evaluator, trials=trials, sampling=sampling, **options)]
         if part != RELEASED:
             campaigns.append(Campaign(evaluator, trials=plain_trials, label=PLAIN, **options))

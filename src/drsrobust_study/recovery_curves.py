@@ -12,6 +12,7 @@ from drsrobust.injection import BitFlip, CriticalBits, resolve
 from drsrobust.mitigation import BitProtection, Mitigation
 from drsrobust.statistics.columns import NONE
 from drsrobust_study.as_released import clippings
+from drsrobust_study.effects import campaign_seed
 from drsrobust_study.part_curves import ALL, ANY_TABLE, MLP, part_targets
 from drsrobust_study.statements import values
 
@@ -55,7 +56,7 @@ def recovery_trials(
         bers: bit error rates.
         trials: maps per rate, in all strata together, if that gives each `LEAST_MAPS`.
         train_seed: of the model.
-        seed: of the maps.
+        seed: of the maps; each training has maps of its own.
 
     Returns:
         the campaigns' tables with `train_seed`, `stratum` and `weight` (its probability).
@@ -69,7 +70,7 @@ def recovery_trials(
         drawn = [one for one in BitFlip(ber).strata(resolve(model, ALL), critical) if not one.is_pilot]
         conditions = [(one.error_model, ALL, guard) for one in drawn for guard in guards]
         maps = max(trials // len(drawn), LEAST_MAPS)
-        table = Campaign(evaluator, conditions=conditions, trials=maps, seed=seed).run()
+        table = Campaign(evaluator, conditions=conditions, trials=maps, seed=campaign_seed(seed, train_seed)).run()
         by_label = {one.error_model.label: one for one in drawn}
         strata = table["error_model"].map(by_label)
         columns = {"stratum": [one.name for one in strata], "weight": [one.probability for one in strata]}
