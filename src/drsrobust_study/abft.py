@@ -1,4 +1,4 @@
-"""Single errors that checksums detect, false alarms, and effects beside those of arXiv:2103.00130 (notebook 07)."""
+"""Single errors that checksums detect, false alarms, and effects to compare with arXiv:2103.00130 (notebook 07)."""
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
