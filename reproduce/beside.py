@@ -62,7 +62,8 @@ def table(figures: Path, path: Path = ROWS) -> "pd.DataFrame":
     for row in load_rows(path):
         texts = {key: row[key] for key in _TEXTS if key != "csv"}
         found = read_named(figures, row["csv"])
-        rows.append(texts | ({"why": NOT_RUN} if found is None else _cell(found, row)))
+        words = {"interval": "", "why": ""}  # text columns, even where no CSV is there
+        rows.append(texts | words | ({"why": NOT_RUN} if found is None else _cell(found, row)))
     columns = [*(key for key in _TEXTS if key != "csv"), "value", "low", "high", "n", "interval", "why"]
     return pd.DataFrame(rows, columns=columns).fillna({"interval": "", "why": ""})
 

@@ -61,7 +61,7 @@ def _verdicts(parts: list[dict[str, Any]]) -> str:
 
 
 def _joined(texts: Iterable[str]) -> str:
-    return "; ".join(dict.fromkeys(filter(None, texts)))
+    return "; ".join(dict.fromkeys(text.rstrip(".") for text in texts if text))
 
 
 def tally(path: Path) -> dict[str, int]:
