@@ -17,7 +17,8 @@ from reproduce.package import write_package
 from reproduce.profiles import JUDGED
 from reproduce.readme_tables import (
     FRONT,
-    RECOVERY,
+    MODELS,
+    RANKING,
     with_gallery,
     with_models,
     with_protections,
@@ -61,9 +62,9 @@ def publish(
         page = with_statements(with_gallery(readme.read_text(), part, names), part / TABLE)
         page = with_result(page, part, run)
         pages = {readme: page}
-        if (part / "models.csv").is_file():
-            pages[docs / "models.md"] = with_models((docs / "models.md").read_text(), part / "models.csv")
-        if all((part / "data" / name).is_file() for name in (RECOVERY, FRONT)):
+        if (part / MODELS).is_file():
+            pages[docs / "models.md"] = with_models((docs / "models.md").read_text(), part / MODELS)
+        if all((part / "data" / name).is_file() for name in (FRONT, RANKING)):
             pages[docs / "protection.md"] = with_protections((docs / "protection.md").read_text(), part / "data")
         (part / "run.json").write_text(json.dumps(run, indent=1) + "\n")
         (part / "CLAIMS.md").write_text(statements_page(part / TABLE, run, beside.beside_text(beside.table(part))))

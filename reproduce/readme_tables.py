@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from drsrobust.plots import read_words
-from drsrobust_study.findings import number
+from drsrobust_study.findings import interval, number
 from reproduce.quantities import filled, messages
 from reproduce.statements_page import tally
 from reproduce.tables import read_rows
@@ -16,10 +16,10 @@ STATEMENTS_BEGIN, STATEMENTS_END = (
     "<!-- from figures/statements.csv, by make publish -->",
     "<!-- end of the verdicts -->",
 )
-MODELS_BEGIN = "<!-- from figures/models.csv, by make publish -->"
-PROTECTIONS_BEGIN = "<!-- from figures/data/08_mitigation_recovery.csv, by make publish -->"
+MODELS_BEGIN = "<!-- from figures/00_models_table.csv, by make publish -->"
+PROTECTIONS_BEGIN = "<!-- from figures/data/08_mitigation_recovery_front.csv, by make publish -->"
 PROTECTIONS_END = "<!-- end of the protections -->"
-RECOVERY, FRONT = "08_mitigation_recovery.csv", "08_mitigation_recovery_front.csv"
+FRONT, MODELS = "08_mitigation_recovery_front.csv", "00_models_table.csv"
 RANKING = "12_memory_faults_ranking.csv"
 RESULT_BEGIN = "<!-- result: from reproduce/messages.toml, by make publish -->"
 RESULT_END = "<!-- end of the result -->"
@@ -106,54 +106,51 @@ def with_statements(page: str, path: Path) -> str:
 
 
 def with_models(page: str, path: Path) -> str:
-    """A docs/models.md with the table of `models.csv` between its two marks, the best of each data set first.
+    """A docs/models.md with Table II of the study between its two marks.
+
+    Args:
+        page: the text.
+        path: of the models' table of `00_models`.
 
     Raises:
         ValueError: the marks are missing.
     """
-    rows = read_rows(path)
-    order = {dataset: number for number, dataset in enumerate(dict.fromkeys(row["dataset"] for row in rows))}
-    rows.sort(key=lambda row: (order[row["dataset"]], -float(row["auc"])))
-    lines = _header("data set", "model", "AUC (95 % interval)", "log loss", "parameters", "seconds")
-    for row in rows:
-        auc, low, high, loss = (float(row[key]) for key in ("auc", "auc_low", "auc_high", "logloss"))
-        numbers = (f"{auc:.4f} ({low:.4f} to {high:.4f})", f"{loss:.4f}", f"{int(row['parameters']):,}")
-        lines.append(_line(row["dataset"], row["model"], *numbers, f"{float(row['seconds']):.0f}"))
+    lines = _header("data set", "model", "AUC over trainings", "trainings", "log loss", "parameters", "CPU seconds")
+    for row in read_rows(path):
+        auc = interval(*(float(row[name] or "nan") for name in ("auc", "auc_low", "auc_high")))
+        numbers = (f"{float(row['logloss']):.4f}", f"{int(row['parameters']):,}")
+        cpu = f"{float(row['cpu_seconds']):.0f}" if row["cpu_seconds"] else ""
+        lines.append(_line(row["dataset"], row["model"], auc, row["n"], *numbers, cpu))
     return _replaced(page, MODELS_BEGIN, END, "\n".join(lines), "models")
 
 
 def with_protections(page: str, data: Path) -> str:
-    """A docs/protection.md with its table between its two marks: AUC lost at each rate, the share of it that each protection
-    recovers, of the AUC lost to a fault of a memory chip, and its cost, in the figure's order; then those of the last alone.
+    """A docs/protection.md with its table between its two marks: the share that each protection recovers of the AUC lost to
+    flips, and of that lost to a fault of a memory chip, and its cost, in the figure's order.
 
     Args:
         page: the text.
-        data: folder of the figures' CSVs; the three that are read hold one model, data set and protocol.
+        data: folder of the figures' CSVs; the two that are read hold one model, data set, protocol and rate.
 
     Raises:
         ValueError: the marks are missing.
         FileNotFoundError: a CSV is missing.
-        KeyError: a mitigation of the first is not in the second.
     """
     from drsrobust.plots.curves import mitigation_label  # imports pandas
 
-    recovery = read_rows(data / RECOVERY)
     costs = {row["mitigation"]: row for row in read_rows(data / FRONT)}
-    rates = sorted({float(row["ber"]) for row in recovery})
-    lost = {float(row["ber"]): _lost(row) for row in recovery}
-    shares = {(row["mitigation"], float(row["ber"])): row["recovery"] for row in recovery}
     ranked = {row["mitigation"]: row for row in read_rows(data / RANKING)}
-    shares |= {(name, STRESS): row["flips"] for name, row in ranked.items() if name not in costs}
-    titles = [f"{rate:.0e}".replace("e-0", "e-") for rate in rates]
-    lines = _header("protection", *titles, "a chip fails", "extra bits", "longer inference, this small model")
-    lines.append(_line("*none: AUC lost*", *(f"*{lost[rate]}*" for rate in rates), "", "", ""))
-    for name in dict.fromkeys([*(row["mitigation"] for row in recovery), *ranked]):
-        own = [*(shares.get((name, rate)) for rate in rates), ranked.get(name, {}).get("faults")]
+    lines = _header(
+        "protection", f"flips at {STRESS:g}", "a chip fails", "extra bits", "longer inference, this small model"
+    )
+    lines.append(_line("*none: AUC lost*", f"*{_lost(next(iter(costs.values())))}*", "", "", ""))
+    for name in dict.fromkeys([*costs, *ranked]):
+        cost, of_chips = costs.get(name, {}), ranked.get(name, {})
+        own = [cost.get("recovery") or of_chips.get("flips"), of_chips.get("faults")]
         recovered = [f"{round(float(share), 2) + 0:.2f}" if share else "" for share in own]
-        stored = float((costs.get(name) or ranked[name])["stored_percent"])
+        stored = float((cost or of_chips)["stored_percent"])
         percent = "under 0.01 %" if 0 < stored < 0.01 else f"{number(stored)} %"
-        timed = name in costs and costs[name]["timed"] == "True"
-        time = f"{float(costs[name]['overhead_percent']):.0f} %" if timed else "none"
+        time = f"{float(cost['overhead_percent']):.0f} %" if cost.get("timed") == "True" else "none"
         lines.append(_line(mitigation_label(name), *recovered, percent, time))
     return _replaced(page, PROTECTIONS_BEGIN, PROTECTIONS_END, "\n".join(lines), "protections")
 

@@ -18,7 +18,7 @@ from reproduce.agreement import agreement, differing, published_profile
 from reproduce.notebooks import FIGURES
 from reproduce.profiles import JUDGED
 from reproduce.quantities import message, with_message
-from reproduce.readme_tables import FRONT, RECOVERY
+from reproduce.readme_tables import FRONT
 from reproduce.runner import tables_of
 from reproduce.statements import TABLE
 from reproduce.statements_page import SECOND_HAND, statement_rows
@@ -65,19 +65,16 @@ def _statements(figures: Path) -> list[dict[str, Any]]:
 
 
 def _protections(data: Path) -> dict[str, Any] | None:
-    """Heads and rows of the table of protections, each value with what it is sorted by; None without the figures."""
-    if not all((data / name).is_file() for name in (RECOVERY, FRONT)):
+    """Heads and rows of the table of protections, each value with what it is sorted by; None without the figure."""
+    if not (data / FRONT).is_file():
         return None
-    recovered, costs = (read_rows(data / name) for name in (RECOVERY, FRONT))
-    rates = sorted({row["ber"] for row in recovered}, key=float)
-    shares = {(row["mitigation"], row["ber"]): row["recovery"] for row in recovered}
-    rows = []
+    rows, costs = [], read_rows(data / FRONT)
     for cost in costs:
-        values = [shares.get((cost["mitigation"], rate), "") for rate in rates]
-        cells = [(value or "-9", f"{round(100 * float(value), 1) + 0.0:.1f} %" if value else "") for value in values]
+        share = cost["recovery"]
+        cells = [(share or "-9", f"{round(100 * float(share), 1) + 0.0:.1f} %" if share else "")]
         cells += [(cost[name], f"{number(float(cost[name]))} %") for name in ("stored_percent", "overhead_percent")]
         rows.append({"name": mitigation_label(cost["mitigation"]), "values": cells})
-    heads = ["protection", *(number(float(rate)) for rate in rates), "extra bits", "longer inference"]
+    heads = ["protection", f"flips at {number(float(costs[0]['ber']))}", "extra bits", "longer inference"]
     return {"heads": heads, "rows": rows}
 
 

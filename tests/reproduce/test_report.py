@@ -249,16 +249,14 @@ def test_a_smoke_report_says_what_the_published_run_found(folder, monkeypatch, t
 
 
 def test_a_table_of_protections_that_sorts(folder):
-    data = folder / "figures" / "data"
-    (data / "08_mitigation_recovery.csv").write_text("mitigation,ber,recovery\nclip 6,0.001,0.5\nECC,0.001,\n")
-    (data / "08_mitigation_recovery_front.csv").write_text(
-        "mitigation,stored_percent,overhead_percent\nclip 6,0.001,17\nECC,12.5,0\n"
+    (folder / "figures" / "data" / "08_mitigation_recovery_front.csv").write_text(
+        "mitigation,ber,recovery,stored_percent,overhead_percent\nclip 6,0.001,0.5,0.001,17\nECC,0.001,,12.5,0\n"
     )
     page = write_report(folder, run(profile="laptop", complete=False)).read_text()
     table = page[page.index('<table class="sortable">') :]
     table = table[: table.index("</table>")]
     heads = re.findall(r'<button type="button">([^<]+)</button>', table)
-    assert heads == ["protection", "0.001", "extra bits", "longer inference"]
+    assert heads == ["protection", "flips at 0.001", "extra bits", "longer inference"]
     assert re.findall(r'data-value="([^"]+)">([^<]*)<', table) == [
         *(("0.5", "50.0 %"), ("0.001", "0.001 %"), ("17", "17 %")),
         *(("-9", ""), ("12.5", "12.5 %"), ("0", "0 %")),
