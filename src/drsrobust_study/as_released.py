@@ -35,8 +35,9 @@ def clippings(model: nn.Module, bounds: Iterable[float]) -> list[ActivationClipp
 
 
 def display_names(clips: Iterable[Mitigation]) -> dict[str, str]:
-    """The names of clippings in figures: what their bound is. Published ones have that of the same bound."""
-    return {clip.name: _bound_name(clip.name.replace(_CLIP, "clip ")) for clip in clips}
+    """The names of clippings in figures: what their bound is, and of published ones where they act."""
+    names = {clip.name: _bound_name(clip.name.replace(_CLIP, "clip ")) for clip in clips}
+    return {name: f"{shown}, hidden layers" if name.startswith(_CLIP) else shown for name, shown in names.items()}
 
 
 def _bound_name(name: str) -> str:

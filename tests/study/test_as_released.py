@@ -22,8 +22,8 @@ def test_clipping(name, data):
         return
     assert [clip.name for clip in clips] == ["clip as released 6", "clip as released 100"]
     assert as_released.display_names(clips) == {
-        "clip as released 6": "fixed bound 6",
-        "clip as released 100": "fixed bound 100",
+        "clip as released 6": "fixed bound 6, hidden layers",
+        "clip as released 100": "fixed bound 100, hidden layers",
     }
     assert clips[0].identity() == dr.ActivationClipping(6, sites="linear").identity()
     with clips[0].attach(model):
