@@ -118,7 +118,7 @@ def test_no_two_names_are_of_one_cell_and_each_is_used():
 # Numbers of texts that were not measured: settings, limits, sources and dates.
 SETTINGS = (
     r"C\d+\w?|C\d+|arXiv:[\d.]+|https?:\S+|\b20\d\d\b|\d\d_\w+|bits? \d+(?: to \d+)?|8 KB|devices of \d+ Gb"
-    r"|float32|int8|CRC32|1e-?\d+"
+    r"|float32|int8|CRC32|1e-?\d+|0\.625|2\.13e38"
 )
 
 
