@@ -9,7 +9,7 @@ import jinja2
 from drsrobust import __version__
 from drsrobust.plots import display_name
 from drsrobust_study.findings import number
-from reproduce import beside
+from reproduce import other_papers
 from reproduce.readme_tables import taken
 from reproduce.statements import TABLE
 from reproduce.statements_page import SECOND_HAND, statement_rows, tally
@@ -49,7 +49,7 @@ def article(figures: Path, paper: Path, run: dict[str, Any]) -> str:
         statements=statements,
         verdicts=tally(figures / TABLE),
         second_hand=SECOND_HAND,
-        beside=beside.beside_text(beside.table(figures)),
+        beside=other_papers.as_markdown(other_papers.table(figures)),
         models=len(read_rows(figures / "models.csv")),
         version=run["versions"].get("drsrobust", __version__),
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from drsrobust._files import cache_folder, exclusive, new_file, new_folder
-from reproduce import beside
+from reproduce import other_papers
 from reproduce.bundle import figure_sums
 from reproduce.figures_page import figures_page
 from reproduce.notebooks import FIGURES, ROOT
@@ -67,7 +67,9 @@ def publish(
         if all((part / "data" / name).is_file() for name in (FRONT, RANKING)):
             pages[docs / "protection.md"] = with_protections((docs / "protection.md").read_text(), part / "data")
         (part / "run.json").write_text(json.dumps(run, indent=1) + "\n")
-        (part / "CLAIMS.md").write_text(statements_page(part / TABLE, run, beside.beside_text(beside.table(part))))
+        (part / "CLAIMS.md").write_text(
+            statements_page(part / TABLE, run, other_papers.as_markdown(other_papers.table(part)))
+        )
         (part / "README.md").write_text(figures_page(part, run))
         write_package(part, paper, run)
     for page, written in pages.items():

@@ -1,7 +1,7 @@
 """The statements of the study and the verdicts of a run on them, by the rules of `rules.toml`.
 
-Rules are frozen before the run that they judge: its record holds their SHA-256, and the run's commit this very file. The words
-of the statements are in `statements.toml`, which may be mended.
+Rules are frozen before the run whose verdicts they give: its record holds their SHA-256, and the run's commit this very file.
+The words of the statements are in `statements.toml`, which may be mended.
 """
 
 import hashlib
@@ -160,7 +160,7 @@ def statements_of(notebook: str) -> list[str]:
     return [name for name, words in load_statements().items() if words.figure.startswith(notebook)]
 
 
-def judge(rules: Iterable[Rule], values: Mapping[str, "pd.DataFrame"], *, judged: bool = True) -> "pd.DataFrame":
+def verdicts_of(rules: Iterable[Rule], values: Mapping[str, "pd.DataFrame"], *, judged: bool = True) -> "pd.DataFrame":
     """The verdicts of a run.
 
     Args:
@@ -207,7 +207,7 @@ def write_statements(figures: Path, run: Mapping[str, Any], *, judged: bool) -> 
     Args:
         figures: the run's, with the tables of values of its notebooks.
         run: as in its run.json.
-        judged: as of `judge`.
+        judged: as of `verdicts_of`.
     """
     from reproduce.tables import read_table
 
@@ -216,7 +216,7 @@ def write_statements(figures: Path, run: Mapping[str, Any], *, judged: bool) -> 
     good = [outcome["notebook"] for outcome in run["notebooks"] if outcome["ok"]]
     files = {name: figures / f"{name}_statements.csv" for name in good}
     values = {name: read_table(file) for name, file in files.items() if file.is_file()}
-    table = judge(load_rules(), values, judged=judged)
+    table = verdicts_of(load_rules(), values, judged=judged)
     with new_file(path) as part:
         table.to_csv(part, index=False, float_format="%.6g", lineterminator="\n")
     return path

@@ -85,13 +85,13 @@ def statements_table(path: Path, link: str = "#{}") -> str:
     return "\n".join(lines)
 
 
-def statements_page(path: Path, run: Mapping[str, Any], beside: str = "") -> str:
-    """The text of `CLAIMS.md`: a block per statement, checks folded, then our numbers beside those of other papers.
+def statements_page(path: Path, run: Mapping[str, Any], others: str = "") -> str:
+    """The text of `CLAIMS.md`: a block per statement, checks folded, then our numbers and those of other papers.
 
     Args:
         path: of `statements.csv`.
         run: as in its run.json.
-        beside: a table in Markdown.
+        others: a table in Markdown.
     """
     outcomes = {one["notebook"]: one for one in run["notebooks"]}
     counts = ", ".join(f"{count} {word}" for word, count in tally(path).items())
@@ -134,7 +134,7 @@ def statements_page(path: Path, run: Mapping[str, Any], beside: str = "") -> str
                 f"[{notebook}](../notebooks/{notebook}.ipynb), {took}; figure [{row['figure']}](README.md#{row['figure']}).",
             ]
         lines += _checks(row["parts"])
-    return "\n".join([*lines, *(["", "## Beside published numbers", "", beside] if beside else [])]) + "\n"
+    return "\n".join([*lines, *(["", "## Published numbers of other papers", "", others] if others else [])]) + "\n"
 
 
 def _checks(parts: list[dict[str, Any]]) -> list[str]:

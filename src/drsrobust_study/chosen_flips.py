@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch import nn
 
 from drsrobust._progress import progress_bar
 from drsrobust.allowed_flips import Allowed, blocks
@@ -11,6 +12,7 @@ from drsrobust.campaign import Campaign
 from drsrobust.chosen_flips import WorstCase
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import AddressSpace, ErrorMap, FixedCount
+from drsrobust.mitigation import ECC, WeightRange
 from drsrobust.mitigation.base import Screened
 from drsrobust.statistics.columns import ENDS
 from drsrobust.statistics.intervals import stringer_interval
@@ -22,6 +24,16 @@ if TYPE_CHECKING:
 
 CHOSEN, RANDOM = "chosen", "random"
 _AUC = tuple(f"auc{end}" for end in ENDS)
+
+
+def kinds(model: nn.Module) -> dict[str, Allowed]:
+    """A name -> which flips may be chosen in a model: any; those that a range check of the weights leaves in it, of all bits,
+    at most one in 8 KB, or in tables alone; and pairs in a word of SECDED, which detects and cannot correct them."""
+    passes = WeightRange.fit(model)
+    found = {"any bit": Allowed(), "in range": Allowed(passes=passes)}
+    found["pairs in a word of SECDED"] = Allowed(passes=ECC(), pairs_in=8)
+    found["in range, one per 8 KB"] = Allowed(passes=passes, one_per=8192)
+    return found | {"in range, in tables": Allowed("embedding", passes=passes)}
 
 
 def random_flips(

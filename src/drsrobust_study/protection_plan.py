@@ -4,6 +4,10 @@ loses beyond it (notebook 14)."""
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from torch import nn
+
+from drsrobust.data import Split
+from drsrobust.mitigation import ECC, ABFTLinear, ActivationClipping, BitProtection, Mitigation, ParityZero, WeightRange
 from drsrobust.planning import Plan
 from drsrobust.planning.protection_plan import UNIFORM
 from drsrobust.statistics.columns import ENDS, NONE
@@ -14,6 +18,18 @@ if TYPE_CHECKING:
     import pandas as pd
 
 REMOVED, AGAINST = "removed", "against uniform"
+
+
+def candidates(model: nn.Module, train: Split) -> tuple[list[Mitigation], list[Mitigation]]:
+    """What a plan chooses from: protections of words in memory, and of the computation.
+
+    Args:
+        model: without errors.
+        train: rows on which bounds of activations are fitted.
+    """
+    memory = [WeightRange.fit(model), ParityZero(), ECC(), BitProtection([30], code="secded")]
+    memory += [BitProtection(range(23, 32), code=code) for code in ("secded", "tmr")]
+    return memory, [ABFTLinear.fit(model, action="restore"), ActivationClipping.fit(model, train)]
 
 
 def best_uniform(measured: "pd.DataFrame", stored_percent: float) -> "pd.Series | None":

@@ -11,7 +11,7 @@ import yaml
 
 import drsrobust
 from reproduce.package import appendix, article, crate, write_package
-from reproduce.statements import judge, load_rules
+from reproduce.statements import load_rules, verdicts_of
 
 ROOT = Path(__file__).resolve().parents[2]
 DOI = "10.1109/ISSRE66568.2025.00016"
@@ -59,7 +59,7 @@ def made_figures(folder):
                         row = (rule.statement, rule.part, dataset, item, one.what, unit, near * value, float("nan"))
                         rows.setdefault(rule.figure, []).append(row)
     tables = {figure: pd.DataFrame(own, columns=keys) for figure, own in rows.items()}
-    judge(load_rules(), tables).to_csv(folder / "statements.csv", index=False, float_format="%.6g")
+    verdicts_of(load_rules(), tables).to_csv(folder / "statements.csv", index=False, float_format="%.6g")
     (folder / "models.csv").write_text("model,dataset\nfm,d\ndlrm,d\n")
     (folder / "data" / "01_bit_sensitivity.csv").write_text("bit\n30\n")
     return folder

@@ -17,8 +17,8 @@ from reproduce.statements import (
     YES,
     Condition,
     Rule,
-    judge,
     load_rules,
+    verdicts_of,
 )
 
 RULE = """
@@ -102,13 +102,13 @@ def test_verdicts_of_a_run(tmp_path):
     path.write_text(RULE)
     rules, low, high = load_rules(path), [0.001, 0.002, 0.003, 0.001, 0.002], [0.01, 0.02, 0.03, 0.02, 0.01]
     values = [table(low, item=name) for name in ("fm", "dcn", "afm", "deepfm")] + [table(high, item="wide_deep")]
-    found = judge(rules, {"03_test": pd.concat([*values, *(one.assign(dataset="e") for one in values[3:])])})
+    found = verdicts_of(rules, {"03_test": pd.concat([*values, *(one.assign(dataset="e") for one in values[3:])])})
     whole = found[found["item"] == ""].set_index("dataset")
     assert whole["verdict"].to_dict() == {"d": REPRODUCED, "e": UNDECIDED} and whole["what"]["d"] == "4 of 5"
     assert found[found["item"] != ""]["n"].eq(5).all()
-    assert judge(rules, {})["verdict"].tolist() == [NOT_RUN]
+    assert verdicts_of(rules, {})["verdict"].tolist() == [NOT_RUN]
     with pytest.raises(ValueError, match="S6, fm, lost at 1e-6: a unit is there twice"):
-        judge(rules, {"03_test": pd.concat([values[0], values[0]])})
+        verdicts_of(rules, {"03_test": pd.concat([values[0], values[0]])})
 
 
 @pytest.mark.parametrize(

@@ -18,16 +18,9 @@ def curves(trained, data):
     return study.chosen_flips.chosen_and_random(found, random, evaluator), evaluator, allowed
 
 
-KINDS = {
-    "any": lambda model: dr.Allowed(),
-    "in range": lambda model: dr.Allowed(passes=dr.WeightRange.fit(model)),
-    "one per": lambda model: dr.Allowed("embedding", passes=dr.WeightRange.fit(model), one_per=64),
-}
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["any bit", "in range", "in range, one per 8 KB", "in range, in tables"])
 def test_random_flips_are_as_many_as_asked_for_and_allowed(trained, kind):
-    allowed = KINDS[kind](trained)
+    allowed = study.chosen_flips.kinds(trained)[kind]
     space = allowed.space(trained)
     drawn = [study.chosen_flips._drawn(allowed, space, 25, seed) for seed in range(4)]
     for errors in drawn:

@@ -223,12 +223,12 @@ def test_values_of_statements(made):
 
 
 def test_values_are_those_that_the_rules_ask_for(made):
-    from reproduce.statements import judge, load_rules
+    from reproduce.statements import load_rules, verdicts_of
 
     rules = [rule for rule in load_rules() if rule.figure == "02_model_factors"]
     assert sorted(rule.statement for rule in rules) == ["S1", *["S3"] * 8, "S4", "S5"]
     values = pd.concat([statement_values(made), statement_values(made.assign(drawn=made["drawn"] + 3))])
-    verdicts = judge(rules, {"02_model_factors": values})
+    verdicts = verdicts_of(rules, {"02_model_factors": values})
     said = verdicts[verdicts["item"] == ""].set_index(["statement", "part"])["verdict"]
     assert said["S1", ""] == said["S4", ""] == "reproduced"
     assert {part: word for part, word in said["S3"].items() if "huge" in part} == {

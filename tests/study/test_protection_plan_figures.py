@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 
 from drsrobust_study import figures
-from drsrobust_study.protection_plan import best_uniform, effects, shares
+from drsrobust_study.protection_plan import best_uniform, candidates, effects, shares
 
 mpl.use("Agg")
 MEASURED = pd.DataFrame(
@@ -61,3 +61,10 @@ def test_the_plan_against_the_best_uniform_protection(monkeypatch):
     assert table["value"][["removed", "against uniform", "bits removed"]].tolist() == pytest.approx([0.99, 0.5, 4.7])
     none = shares(pd.DataFrame(), Measured(**over, stored_percent=[9.0, 4.7, 3.6, 0.0]))
     assert none.loc[1, "mitigation"] == "" and pd.isna(none.loc[1, "value"])  # none stores so little
+
+
+def test_candidates_of_memory_and_of_the_computation(trained, data):
+    """Those of memory take no multiplications; each can be confined to the tensors of one part."""
+    memory, computing = candidates(trained, data.train)
+    assert not any(one.cost(trained).multiply_adds for one in memory) and len({one.name for one in memory}) == 6
+    assert all(one.cost(trained).multiply_adds for one in computing)

@@ -86,19 +86,19 @@ def given_back(data: "pd.DataFrame", ax: "Axes | None" = None, *, mitigation: st
         quantity: `share`, of the lost AUC, or `points`, as AUC.
     """
     models, sets = list(dict.fromkeys(data["model"])), list(dict.fromkeys(data["dataset"]))
-    point, hollow = {"linestyle": "none", "markersize": 4.5}, {"markerfacecolor": "white"}
+    point, empty = {"linestyle": "none", "markersize": 4.5}, {"markerfacecolor": "white"}
     styles = {model: style | point for model, style in series_styles(models).items()}
     rows = data[(data["mitigation"] == mitigation) & data["counted"]]
     for (model, dataset), cell in rows.groupby(["model", "dataset"], sort=False):
         place = apart(sets.index(dataset) * len(models) + models.index(model), len(sets) * len(models), step=0.07)
-        style = styles[model] | (hollow if sets.index(dataset) else {})
+        style = styles[model] | (empty if sets.index(dataset) else {})
         ax.errorbar(cell["ber"] * place, cell[quantity], yerr=interval(cell, quantity), elinewidth=0.8, **style)
     ax.axhspan(*_STATED, color=_SHADE, zorder=0, lw=0)
     ax.axhline(0, linestyle="-", **GUIDE)
     _finish(ax, data, title=mitigation, ylabel=_LABELS[quantity])
     if at_edge(ax, "last_row", "last_col"):
         handles = [Line2D([], [], label=name, **styles[name]) for name in models]
-        own = [point | (hollow if index else {}) for index in range(len(sets))]
+        own = [point | (empty if index else {}) for index in range(len(sets))]
         handles += [
             Line2D([], [], label=name, marker="o", color="#444444", **one) for name, one in zip(sets, own, strict=True)
         ]

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from reproduce.beside import NOT_RUN, beside_text, load_rows, table
+from reproduce.other_papers import NOT_RUN, as_markdown, load_rows, table
 
 TEXTS = {"what": "a share", "source": "a paper", "setting": "another model", "published": "94 %", "same": "yes"}
 
@@ -50,7 +50,7 @@ def test_numbers_are_those_of_the_cells(figures):
     found = table(figures, written(figures / "rows.toml", *rows))
     assert found["value"].tolist()[:3] == [0.3, 0.5, 0.6] and found["low"].tolist()[:3:2] == [0.2, 0.5]
     assert found["why"].tolist() == ["", "the same in all", "", NOT_RUN, NOT_RUN] and found["n"].tolist()[:2] == [5, 5]
-    lines = beside_text(found).splitlines()
+    lines = as_markdown(found).splitlines()
     assert (
         len(lines) == 7
         and lines[2] == "| a share | 94 % | a paper: another model | 0.3 [0.2, 0.4] (trainings, n = 5) | yes |"

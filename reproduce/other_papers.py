@@ -12,7 +12,7 @@ from reproduce.tables import read_named
 if TYPE_CHECKING:
     import pandas as pd
 
-ROWS = Path(__file__).with_suffix(".toml")
+ROWS = Path(__file__).with_name("beside.toml")
 NOT_RUN = "not run"
 _TEXTS = ("what", "source", "setting", "published", "csv", "same")
 _SHOWN = {
@@ -60,12 +60,12 @@ def table(figures: Path, path: Path = ROWS) -> "pd.DataFrame":
 
     rows = []
     for row in load_rows(path):
-        texts = {key: row[key] for key in _TEXTS if key != "csv"}
+        texts = {key: row[key] for key in _TEXTS if key != "csv"} | {"interval": "", "why": ""}
         found = read_named(figures, row["csv"])
         words = {"interval": "", "why": ""}  # text columns, even where no CSV is there
         rows.append(texts | words | ({"why": NOT_RUN} if found is None else _cell(found, row)))
     columns = [*(key for key in _TEXTS if key != "csv"), "value", "low", "high", "n", "interval", "why"]
-    return pd.DataFrame(rows, columns=columns).fillna({"interval": "", "why": ""})
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _cell(found: "pd.DataFrame", row: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def _cell(found: "pd.DataFrame", row: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"{name}.csv has {len(chosen)} rows with {dict(row['where'])}; it must have one")
     one = chosen.iloc[0]
     ends = {end: float(one.get(low, float("nan"))) for end, low in _ends(value).items()}
-    return ends | {key: one[key] for key in ("n", "interval", "why") if key in chosen}
+    return ends | {key: one[key] for key in ("n", "interval", "why") if key in chosen and one[key] == one[key]}
 
 
 def _ends(value: str) -> dict[str, str]:
@@ -91,7 +91,7 @@ def _ends(value: str) -> dict[str, str]:
     return {"value": value, "low": low, "high": high}
 
 
-def beside_text(found: "pd.DataFrame") -> str:
+def as_markdown(found: "pd.DataFrame") -> str:
     """The table as Markdown; brackets hold the interval, and after it comes over what."""
     lines = [f"| {' | '.join(_SHOWN.values())} |", f"|{' --- |' * len(_SHOWN)}"]
     for row in found.to_dict("records"):
