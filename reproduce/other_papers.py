@@ -12,7 +12,7 @@ from reproduce.tables import read_named
 if TYPE_CHECKING:
     import pandas as pd
 
-ROWS = Path(__file__).with_name("beside.toml")
+ROWS = Path(__file__).with_suffix(".toml")
 NOT_RUN = "not run"
 _TEXTS = ("what", "source", "setting", "published", "csv", "same")
 _SHOWN = {

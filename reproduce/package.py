@@ -49,7 +49,7 @@ def article(figures: Path, paper: Path, run: dict[str, Any]) -> str:
         statements=statements,
         verdicts=tally(figures / TABLE),
         second_hand=SECOND_HAND,
-        beside=other_papers.as_markdown(other_papers.table(figures)),
+        others=other_papers.as_markdown(other_papers.table(figures)),
         models=len(read_rows(figures / "models.csv")),
         version=run["versions"].get("drsrobust", __version__),
     )

@@ -97,7 +97,7 @@ def test_list_and_refused_calls_never_import_torch():
     lines = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
     assert lines[-1] == "[]"
     assert [line.split(":")[0] for line in lines if line[0].isdigit()] == list(NOTEBOOKS)
-    assert any(line.startswith("    trials = 50  # error maps per point") for line in lines)
+    assert any(line.startswith("    trials = 40  # stratified maps per point") for line in lines)
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.toml")))
