@@ -11,47 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from drsrobust._hashing import file_digest
 from drsrobust.plots import read_words
 from reproduce import readme_tables
 from reproduce.bundle import figure_sums
 from reproduce.publish import publish
+from reproduce.statements import load_rules
 
 ROOT = Path(__file__).resolve().parents[2]
-CLAIMS = [
-    "C1",
-    "C2a",
-    "C2b",
-    "C3a",
-    "C3b",
-    "C3c",
-    "C4",
-    "C5a",
-    "C5b",
-    "C5c",
-    "C6a",
-    "C6b",
-    "C6c",
-    "C7",
-    "C8",
-    "C9",
-    "C10a",
-    "C10b",
-    "C10c",
-    "C11",
-    "C12",
-    "C13",
-    "C14",
-    "C15",
-    "C16a",
-    "C16b",
-    "C17a",
-    "C17b",
-    "C18",
-    "C19",
-]
-
-
 # The smoke profile with fewer trials, rows, bits and injections, since its own are the ones that `make same` compares.
 FEWER = {
     r"^((?:\w+_)?trials) = \d+": r"\1 = 3",
@@ -114,83 +80,62 @@ def test_what_is_printed(smoke):
     assert done.stdout.startswith(
         "profile smoke, data synthetic-movielens/full (generated; DATA=folder for real data)\n"
     )
-    assert re.search(r"^  03_ber_sweep \.\.\. \d+ s$", done.stdout, re.MULTILINE)
+    assert re.search(r"^  03_ber_sweep \.\.\. \d+ s, \d+ CPU s$", done.stdout, re.MULTILINE)
     assert done.stdout.endswith(f"report:  {folder}/report/index.html\n") and done.stderr == ""
+
+
+FIGURES = {
+    "00_models": ("", "_learning"),
+    "00_quickstart": ("",),
+    "01_bit_sensitivity": ("", "_layout", "_models"),
+    "02_model_factors": ("", "_design"),
+    "03_ber_sweep": ("", "_rates", "_released"),
+    "04_component_vulnerability": ("", "_layers", "_rows", "_shapes"),
+    "05_activation_clipping": ("",),
+    "06_selective_bit_protection": ("",),
+    "07_abft": ("", "_layers", "_overhead", "_tables"),
+    "08_mitigation_recovery": ("", "_front", "_given_back", "_places"),
+    "09_injection_speed": ("",),
+    "10_your_model": ("",),
+    "11_one_flip": ("", "_layers"),
+    "12_memory_faults": ("", "_lead", "_ranking"),
+    "13_fleet_risk": ("_day",),
+    "14_protection_plan": ("",),
+    "15_number_formats": ("",),
+    "16_worst_case": ("",),
+    "17_training_errors": ("",),
+    "18_probe_rows": ("",),
+}
+TIMED = {"07_abft_overhead", "08_mitigation_recovery_front", "08_mitigation_recovery_places", "09_injection_speed"}
+TIMED |= {"14_protection_plan"}  # its budget of time is of measured times
+TABLES = ["00_models_table", "01_bit_sensitivity_flips", "01_bit_sensitivity_loss", "02_model_factors_measures"]
+TABLES += ["03_ber_sweep_law", "12_memory_faults_assumptions", "13_fleet_risk", "14_protection_plan_assignment"]
+TABLES += ["15_number_formats_classes", "16_worst_case_flips", "models", "statements"]
+TABLES += [f"17_training_errors_{part}" for part in ("actions", "alarms", "overhead", "places")]
+TABLES += ["18_probe_rows_outcomes"]
+JUDGED = ["02_model_factors", "03_ber_sweep", "04_component_vulnerability", "07_abft", "08_mitigation_recovery"]
+EFFECTS = ["04_component_vulnerability", "07_abft", "12_memory_faults", "14_protection_plan", "15_number_formats"]
+EFFECTS += ["16_worst_case", "17_training_errors", "18_probe_rows"]
+TABLES += [f"{name}_statements" for name in (*JUDGED, "09_injection_speed")] + [f"{name}_effects" for name in EFFECTS]
 
 
 @pytest.mark.long
 def test_figures_and_their_numbers(smoke):
     folder, _ = smoke
-    names = ["00_models", "00_models_learning", "00_quickstart", "01_bit_sensitivity_layout", "01_bit_sensitivity"]
-    names += [f"02_model_factors{part}" for part in ("", "_components", "_levels")]
-    names += [
-        "01_bit_sensitivity_models",
-        "03_ber_sweep",
-        "03_ber_sweep_all",
-        "03_ber_sweep_knees",
-        "03_ber_sweep_scores",
-    ]
-    names += [f"04_component_vulnerability{part}" for part in ("", "_ber", "_bits", "_layers", "_rows")]
-    names += ["04_component_vulnerability_shapes", "05_activation_clipping", "06_selective_bit_protection"]
-    names += ["06_selective_bit_protection_synthetic-movielens_cost"]
-    names += [f"07_abft_{part}" for part in ("layers", "repair", "tables")]
-    names += ["08_mitigation_recovery", "08_mitigation_recovery_int8"]
-    timed = ["07_abft_overhead", "08_mitigation_recovery_front", "08_mitigation_recovery_places"]
-    timed += ["18_probe_rows_latency"]
-    timed += ["14_protection_plan"]  # its budget of time is of measured times
-    timed += ["09_injection_speed", "09_injection_speed_memory"]  # without a data set; differ from run to run
-    names += ["15_number_formats", "15_number_formats_classes", "16_worst_case", "18_probe_rows"]
-    names += [f"17_training_errors{part}" for part in ("", "_actions", "_noticed")]
-    names += ["10_your_model", "11_one_flip", "11_one_flip_layers", "13_fleet_risk_tail"]
-    names += [f"12_memory_faults{part}" for part in ("", "_assumptions", "_lead", "_ranking", "_yearly")]
-    assert sorted(path.stem for path in (folder / "figures").glob("*.svg")) == sorted(names + timed)
-    for name in names + timed:
+    names = [f"{notebook}{part}" for notebook, parts in FIGURES.items() for part in parts]
+    assert sorted(path.stem for path in (folder / "figures").glob("*.svg")) == sorted(names)
+    for name in names:
         assert (folder / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert len((folder / "figures" / "data" / f"{name}.csv").read_text().splitlines()) > 1
         words = read_words(folder / "figures", name)
-        assert words["timed"] == (name in timed) and words["caption"].endswith(".")
-        generated = "Data: synthetic-movielens/full (generated data, not real clicks), "
-        if name.startswith("02_model_factors"):
-            generated = (
-                "Data: synthetic-dummy (generated inputs, not real clicks), densities 0.001, 0.01; 1,000 inputs."
-            )
-        elif not name.startswith("07_abft"):  # each with rows of its own
-            generated += "2,000 test rows." if name.startswith("00_models") else "1,000 of 2,000 test rows."
-        if name not in (
-            "01_bit_sensitivity_layout",
-            "07_abft_overhead",
-            "09_injection_speed",
-            "09_injection_speed_memory",
-            "10_your_model",
-        ):
-            assert words["details"].startswith(generated), name
+        assert words["timed"] == (name in TIMED) and words["caption"].endswith("."), name
         assert words["title"] and not words["title"].startswith("No values"), name
-    main = [name for name in names + timed if not read_words(folder / "figures", name)["appendix"]]
-    assert 15 <= len(main) <= 22
-    tables = ["01_bit_sensitivity_claims", "02_model_factors_claims", "02_model_factors_components_claims"]
-    tables += ["03_ber_sweep_claims"]
-    tables += ["04_component_vulnerability_claims", "05_activation_clipping_claims"]
-    tables += [
-        "06_selective_bit_protection_claims",
-        "07_abft_claims",
-        "08_mitigation_recovery_claims",
-        "09_injection_speed_claims",
-        "12_memory_faults_claims",
-        "13_fleet_risk",
-        "14_protection_plan_assignment",
-        "14_protection_plan_claims",
-        "15_number_formats_claims",
-        "16_worst_case_claims",
-        "16_worst_case_flips",
-        "17_training_errors_alarms",
-        "17_training_errors_claims",
-        "17_training_errors_overhead",
-        "18_probe_rows_claims",
-        "18_probe_rows_outcomes",
-        "claims",
-        "models",
-    ]
-    assert sorted(path.stem for path in (folder / "figures").glob("*.csv")) == tables
+        # How numbers are stored, what is timed on a model of its own, and a model of one's own need no data set.
+        if name not in ("01_bit_sensitivity_layout", "07_abft_overhead", "09_injection_speed", "10_your_model"):
+            assert words["details"].startswith("Data: synthetic-"), name
+    main = [name for name in names if not read_words(folder / "figures", name)["appendix"]]
+    assert 15 <= len(main) <= 24
+    assert sorted(path.stem for path in (folder / "figures").glob("*.csv")) == sorted(TABLES)
     models = (folder / "figures" / "models.csv").read_text().splitlines()
     assert models[0].startswith("model,dataset,") and len(models) == 3
 
@@ -201,46 +146,35 @@ def test_the_effects_show_even_here(smoke):
     import pandas as pd
 
     folder, _ = smoke
-    bits = pd.read_csv(folder / "figures" / "data" / "01_bit_sensitivity.csv", comment="#")
-    assert bits[bits["target"].str.endswith("_mlp")].groupby("bit")["auc_drop"].sum().idxmax() == 30
+    bits = pd.read_csv(folder / "figures" / "01_bit_sensitivity_loss.csv", comment="#")
+    assert bits.groupby("bit")["auc_drop"].sum().idxmax() == 30
     curve = pd.read_csv(folder / "figures" / "data" / "03_ber_sweep.csv", comment="#")
-    for _, series in curve.groupby(["model", "protocol"]):
-        assert (series["auc_golden"] - series["auc"])[series["ber"] <= 1e-7].abs().max() < 0.01
+    for _, series in curve[curve["part"] == "all"].groupby("model"):
+        assert (series["golden"] - series["auc"])[series["ber"] <= 1e-7].abs().max() < 0.01
         assert abs(series["auc"].iloc[-1] - 0.5) < 0.12
 
 
 @pytest.mark.long
-def test_all_claims_are_evaluated_and_none_by_a_tiny_run(smoke):
+def test_a_tiny_run_gives_no_verdict(smoke):
     import pandas as pd
 
     folder, _ = smoke
-    table = pd.read_csv(folder / "figures" / "claims.csv", skiprows=1)
-    whole, checks = table[table["check"] == 0], table[table["check"] > 0]
-    assert whole["claim"].tolist() == CLAIMS
-    assert set(table["verdict"]) == {"not testable here"} and table["reason"].notna().all()
-    # Each check found its rows all the same; its verdict is in the reason.
-    made = checks[checks["reason"].str.startswith("a smoke run is too small for a verdict")]
-    assert made["reason"].str.contains("as it is: ").mean() > 0.8
-    # So few trials give no interval of a recovery that is narrow enough.
-    missing = {"C4", "C10b", "C10c", "C19"}
-    assert set(checks["claim"]) - missing == set(made["claim"]) - missing
-    few = checks[~checks.index.isin(made.index)]
-    reasons = {"nothing lost", "one data set only", "one model only", "no values of reading dlrm, protocol corrected"}
-    reasons |= {f"no values of factor embedding_dim, protocol {name}" for name in ("corrected", "as_released")}
-    reasons |= {"no significant errors to detect", "the interval is wider than 0.4"}
-    reasons |= {"no values of method ['MRFI', 'PyTorchFI']"}  # unless they are installed
-    few = few[~few["reason"].str.match("errors cost at most |none of .* was harmful")]
-    assert set(few["reason"]) <= reasons
-    assert set(made["data"].dropna()) == {"synthetic-movielens/full"}
-    assert set(made["claim"][made["data"].isna()]) == {"C1", "C2a", "C7"}  # the study's own data are generated
+    table = pd.read_csv(folder / "figures" / "statements.csv", keep_default_na=False)
+    whole = table[table["item"] == ""]
+    assert set(whole["verdict"]) == {"not run"}
+    rules = load_rules()
+    assert {*zip(whole["statement"], whole["part"], strict=True)} == {(rule.statement, rule.part) for rule in rules}
+    values = {*table.loc[table["item"] != "", "statement"]}
+    # One training, one data set and few rates: some statements have no values.
+    assert {"S4", "S6", "S7", "S8", "S9", "S13", "S14", "S18", "S19", "S20"} - values <= {"S6", "S8", "S19"}
 
 
 @pytest.mark.long
 def test_report(smoke):
     folder, _ = smoke
     page = (folder / "report" / "index.html").read_text()
-    assert "All data of this run are generated" in page and page.count("<figure>") == 50
-    assert 0 < page.index('id="claims"') < page.index("<figure>") and page.index("<main>") < page.index('id="claims"')
+    assert "All data of this run are generated" in page and page.count("<figure>") == sum(map(len, FIGURES.values()))
+    assert ('id="statements"' in page) == (ROOT / "figures" / "statements.csv").is_file()
     assert "Everything ran here: 20 notebooks without an error." in page and "What the published run found" in page
     for link in re.findall(r'(?:href|src)="([^"#]+)"', page):
         assert (folder / "report" / link).is_file(), link
@@ -261,8 +195,8 @@ def test_every_figure_is_shown_in_its_notebook_and_described(smoke):
         assert 100 < outcome["peak_mib"] < 8000
         for name in outcome["figures"]:
             words = json.loads((folder / "figures" / "data" / f"{name}.json").read_text())
-            # So few maps of 02 as released and so few injections of 07 show nothing to draw.
-            if words["title"] != "No values to show." or name not in ("02_model_factors", "07_abft_layers"):
+            # So few injections of 07 show nothing to draw.
+            if words["title"] != "No values to show." or name != "07_abft_layers":
                 assert re.fullmatch(r"([^:]+: )*[A-Z].{15,}\.", words["title"]), name
             assert len(words["alt"]) > 30 and len(words["caption"]) > 20
             assert words["details"] or name == "01_bit_sensitivity_layout"  # which shows how numbers are stored
@@ -314,64 +248,66 @@ def test_publish(laptop, tmp_path):
     target = tmp_path / "figures"
     (target / "data").mkdir(parents=True)
     (target / "old.svg").touch()
-    stale = laptop / "laptop" / "figures" / "99_stale.svg"  # of a notebook that was renamed since
-    stale.touch()
     record = json.loads((laptop / "laptop" / "run.json").read_text())
-    record["figure_sha256"]["99_stale.svg"] = file_digest(stale)
-    (laptop / "laptop" / "run.json").write_text(json.dumps(record))
     readme = tmp_path / "README.md"
-    marks = [readme_tables.RESULT_BEGIN, readme_tables.RESULT_END, readme_tables.CLAIMS_BEGIN, readme_tables.CLAIMS_END]
+    marks = [
+        readme_tables.RESULT_BEGIN,
+        readme_tables.RESULT_END,
+        readme_tables.STATEMENTS_BEGIN,
+        readme_tables.STATEMENTS_END,
+    ]
     readme.write_text("\n".join([*marks, readme_tables.GALLERY_BEGIN, readme_tables.GALLERY_END, ""]))
     guide, models = tmp_path / "protection.md", tmp_path / "models.md"
     guide.write_text(f"{readme_tables.PROTECTIONS_BEGIN}\n{readme_tables.PROTECTIONS_END}\n")
     models.write_text(f"{readme_tables.MODELS_BEGIN}\n{readme_tables.END}\n")
     shutil.copy(ROOT / "paper" / "article.md.j2", tmp_path)
     names = publish("laptop", laptop, target, readme, tmp_path, tmp_path)
-    table = target / "claims.csv"
-    assert "claims.csv" in names and readme_tables.with_claims(readme.read_text(), table) == readme.read_text()
+    table = target / "statements.csv"
+    assert "statements.csv" in names
+    assert readme_tables.with_statements(readme.read_text(), table) == readme.read_text()
     page = (target / "CLAIMS.md").read_text()
-    assert page == readme_tables.claims_page(table, json.loads((target / "run.json").read_text()))
-    assert "| [C9](#c9): In DLRM the top" in page and str(tmp_path) not in page
+    assert "## S8: not run" in page and "Tables hold until 1e-3." in page and str(tmp_path) not in page
+    assert (
+        json.loads((target / "run.json").read_text())["figure_sha256"] == record["figure_sha256"]
+    )  # as the run wrote it
     assert readme_tables.with_protections(guide.read_text(), target / "data") == guide.read_text()
-    row = r"^\| range per tensor \|(?:(?: -?[01]\.\d\d| ) \|){3} [\d.]+ % \| none \|$"
+    row = r"^\| range per tensor \|(?:(?: -?[01]\.\d\d| ) \|){2} [\d.]+ % \| none \|$"
     assert re.search(row, guide.read_text(), re.MULTILINE)
     assert (
         "models.csv" in names
-        and readme_tables.with_models(models.read_text(), target / "models.csv") == models.read_text()
+        and readme_tables.with_models(models.read_text(), target / "00_models_table.csv") == models.read_text()
     )
     assert "| synthetic-movielens/full | dlrm | 0." in models.read_text()
     text = " ".join(readme.read_text().split())
-    assert "The published run has no result in one sentence: 08_mitigation_recovery has no row of quantity" in text
+    assert "has no results for this page" in text
     assert 'href="figures/README.md#01_bit_sensitivity_layout"' in text and "01_bit_sensitivity_models" not in text
     page = (target / "README.md").read_text()
-    assert page.index("### ") > page.index("## Main figures") and page.index("03_ber_sweep_all") > page.index(
+    assert page.index("### ") > page.index("## Main figures") and page.index("03_ber_sweep_released") > page.index(
         "## Appendix"
     )
-    assert not (target / "99_stale.svg").exists()
     assert "03_ber_sweep.svg" in names and "data/03_ber_sweep.csv" in names and "old.svg" not in names
     assert str(tmp_path) not in (target / "run.json").read_text()
 
 
-def test_a_mistake_in_the_claims_does_not_cost_the_report(tmp_path, monkeypatch, capsys):
-    from reproduce import __main__, claims, runner
+def test_a_wrong_table_does_not_cost_the_report(tmp_path, monkeypatch, capsys):
+    from reproduce import __main__, runner, statements
 
-    def failed(*_):
-        raise ValueError("unknown column of x.csv in claims.toml, C3, check 1")
+    def failed(*_, **__):
+        raise ValueError("S6, fm: a unit is there twice")
 
     def nothing(notebook, parameters, folder):
         (folder / "figures").mkdir(parents=True, exist_ok=True)
         return runner.Outcome(notebook.name, notebook.title, True, 1.0, parameters, f"notebooks/{notebook.name}.ipynb")
 
     monkeypatch.delenv("DRSROBUST_DATA", raising=False)
-    monkeypatch.setattr(claims, "evaluate_claims", failed)
+    monkeypatch.setattr(statements, "verdicts_of", failed)
     monkeypatch.setattr(runner, "run_notebook", nothing)
     assert __main__.main(["--profile", "smoke", "--jobs", "1", "--out", str(tmp_path)]) == 1
-    assert "no table of claims: unknown column of x.csv in claims.toml, C3, check 1" in capsys.readouterr().err
-    page = (tmp_path / "smoke" / "report" / "index.html").read_text()
-    assert "Times and memory" in page and 'id="claims"' not in page
+    assert "no table of statements: S6, fm: a unit is there twice" in capsys.readouterr().err
+    assert "Times and memory" in (tmp_path / "smoke" / "report" / "index.html").read_text()
 
 
-@pytest.mark.parametrize("what", ["write_report", "write_claims"])
+@pytest.mark.parametrize("what", ["write_report", "write_statements"])
 def test_a_full_disk_costs_only_what_has_no_room(what, tmp_path, monkeypatch, capsys):
     """What failed and what is there is said; a report of an earlier run does not stay."""
     from reproduce import __main__, report, runner
@@ -385,17 +321,17 @@ def test_a_full_disk_costs_only_what_has_no_room(what, tmp_path, monkeypatch, ca
 
     monkeypatch.delenv("DRSROBUST_DATA", raising=False)
     monkeypatch.setattr(runner, "run_notebook", run_notebook)
-    monkeypatch.setattr(__main__ if what == "write_claims" else report, what, full)
+    monkeypatch.setattr(__main__ if what == "write_statements" else report, what, full)
     earlier = tmp_path / "smoke-part" / "report" / "index.html"
     earlier.parent.mkdir(parents=True)
     earlier.write_text("earlier")
     call = ["00_models", "07_abft", "--profile", "smoke", "--jobs", "1", "--out", str(tmp_path)]
     assert __main__.main(call) == 1
     out, err = capsys.readouterr()
-    name = "report" if what == "write_report" else "table of claims"
+    name = "report" if what == "write_report" else "table of statements"
     assert f"reproduce: no {name}: OSError: [Errno 28] No space left on device; free space: " in err
     assert "    odd\nreproduce: " in err and "1 of 2 notebooks failed: 07_abft" in err  # no notebook to see
-    assert out.endswith("(of 1 of 2 notebooks)\n" + (f"report:  {earlier}\n" if what == "write_claims" else ""))
-    assert earlier.exists() == (what == "write_claims") and json.loads(
+    assert out.endswith("(of 1 of 2 notebooks)\n" + (f"report:  {earlier}\n" if what == "write_statements" else ""))
+    assert earlier.exists() == (what == "write_statements") and json.loads(
         (tmp_path / "smoke-part" / "run.json").read_text()
     )
