@@ -12,6 +12,7 @@ from reproduce.statements import EXACT, NOT_RUN, load_statements
 from reproduce.tables import read_rows
 
 HEADS = ("published", "ours", "statement", "MovieLens-1M", "Criteo", "known before", "by construction")
+KNOWN = ("known_before", "by_construction")
 SECOND_HAND = (
     "The study (D. Ma, X. Jiao, F. Lin, D. Moore, S. Sankar, ISSRE 2025, doi 10.1109/ISSRE66568.2025.00016) was not read here: "
     "its figures and statements are known from a public digest of it, and its released code (PyTEI, MIT) was read."
@@ -26,8 +27,8 @@ def statement_rows(path: Path) -> list[dict[str, Any]]:
 
     Returns:
         `name`, `text`, `published`, `figure`, `measured`; `movielens` and `criteo`, the verdicts in words (one that holds for
-        all data, or for both sets together, is in the first); `known_before`, `by_construction`; `parts`: the rows of its rules
-        with their `items`.
+        all data, or for both sets together, is in the first); `known_before`, `by_construction`, in a word or two; `parts`: the
+        rows of its rules with their `items`, where the same two are whole.
     """
     rows, found = read_rows(path), []
     for name, words in load_statements().items():
@@ -45,7 +46,8 @@ def statement_rows(path: Path) -> list[dict[str, Any]]:
             of_criteo = [part for part in parts if part["dataset"].startswith("criteo")]
             others = [part for part in parts if part not in of_criteo]
             cells = {"movielens": _verdicts(others), "criteo": _verdicts(of_criteo)}
-        known = {key: _joined(part[key] for part in parts) for key in ("known_before", "by_construction")}
+        known = {key: _joined(part[key] for part in parts) for key in KNOWN}
+        known["known_before"] = known["known_before"] or ("yes" if words.exact else "")
         found.append(vars(words) | cells | known | {"parts": parts})
     return found
 
@@ -61,7 +63,8 @@ def _verdicts(parts: list[dict[str, Any]]) -> str:
 
 
 def _joined(texts: Iterable[str]) -> str:
-    return "; ".join(dict.fromkeys(text.rstrip(".") for text in texts if text))
+    """The short words of some texts, which are before their colons."""
+    return ", ".join(dict.fromkeys(text.partition(":")[0] for text in texts if text))
 
 
 def tally(path: Path) -> dict[str, int]:
@@ -119,10 +122,8 @@ def statements_page(path: Path, run: Mapping[str, Any], others: str = "") -> str
             f"{row['text']}.",
             "",
         ]
-        known = [f"known before: {row['known_before']}"] if row["known_before"] else []
-        known += [f"by construction: {row['by_construction']}"] if row["by_construction"] else []
         lines += [
-            f"*{row['published']} of the study; {'; '.join(known) or 'nothing was known before'}.*",
+            f"*{row['published']} of the study{_known(row)}.*",
             "",
             f"{row['measured']}.",
         ]
@@ -137,6 +138,12 @@ def statements_page(path: Path, run: Mapping[str, Any], others: str = "") -> str
     return "\n".join([*lines, *(["", "## Published numbers of other papers", "", others] if others else [])]) + "\n"
 
 
+def _known(row: Mapping[str, Any]) -> str:
+    """What was known of an answer, and what holds by construction."""
+    texts = (f"{key.replace('_', ' ')}: {row[key]}" for key in KNOWN if row[key])
+    return "".join(f"; {text}" for text in texts)
+
+
 def _checks(parts: list[dict[str, Any]]) -> list[str]:
     """Every item of every part, folded."""
     lines: list[str] = []
@@ -144,6 +151,7 @@ def _checks(parts: list[dict[str, Any]]) -> list[str]:
         named = ", ".join(filter(None, (part["part"], part["dataset"])))
         said = f"{part['verdict']}, clearly in {part['what']}"
         lines += ["", f"<details><summary>{escape(named or 'all')}: {said}</summary>", ""]
+        lines += [f"{known[2].upper()}{known[3:]}.", ""] if (known := _known(part)) else []
         lines += [_line("item", "quantity", "mean over units", "units", "holds"), _line(*["---"] * 5)]
         for item in part["items"]:
             lines.append(
