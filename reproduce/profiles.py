@@ -43,8 +43,8 @@ def check_name(name: str) -> None:
 
 def load_profile(name: str, notebooks: dict[str, Notebook], data: Path | None, *, check: bool = True) -> Profile:
     """Reads `profiles/<name>.toml`: a table `[datasets]` (role -> the real and the synthetic data set that plays it) and
-    a table per notebook with exactly its parameters, in which `dataset` (or each of `datasets`), where the notebook has it,
-    names a role.
+    a table per notebook with the parameters that are not the notebook's own, in which `dataset` (or each of `datasets`), where
+    the notebook has it, names a role.
 
     Args:
         name: of the profile.
@@ -53,7 +53,7 @@ def load_profile(name: str, notebooks: dict[str, Notebook], data: Path | None, *
         check: whether the data must be there.
 
     Raises:
-        ValueError: an unknown profile, notebook or role, a parameter that is missing, unknown or out of range.
+        ValueError: an unknown profile, notebook or role, a parameter that is unknown or out of range.
         TypeError: a parameter of another type.
         FileNotFoundError: `data` does not hold a data set that the profile names.
     """
@@ -78,9 +78,7 @@ def load_profile(name: str, notebooks: dict[str, Notebook], data: Path | None, *
             played = list(dict.fromkeys(roles[role][kind] for role in named))  # one may play two roles
             values = values | {key: played if isinstance(given, list) else played[0]}
         notebooks[notebook].check(values)
-        if missing := sorted(set(notebooks[notebook].parameters) - set(values)):
-            raise ValueError(f"profile {name}, {notebook}: no value for {', '.join(missing)}")
-        chosen[notebook] = values
+        chosen[notebook] = {key: one.default for key, one in notebooks[notebook].parameters.items()} | values
     played, real = (tuple(dict.fromkeys(role[which] for role in roles.values())) for which in (kind, "real"))
     return Profile(name, chosen, data is not None, played, real)
 

@@ -3,21 +3,21 @@
 import json
 import math
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
 
 import drsrobust
+from reproduce.notebooks import all_notebooks
 from reproduce.package import appendix, article, crate, write_package
+from reproduce.profiles import load_profile
 from reproduce.statements import load_rules, verdicts_of
 
 ROOT = Path(__file__).resolve().parents[2]
 DOI = "10.1109/ISSRE66568.2025.00016"
 SETTINGS = {
-    profile: tomllib.loads((ROOT / "reproduce" / "profiles" / f"{profile}.toml").read_text())
-    for profile in ("smoke", "laptop", "paper")
+    profile: load_profile(profile, all_notebooks(), None).parameters for profile in ("smoke", "laptop", "paper")
 }
 RUN = {
     "profile": "laptop",
