@@ -36,7 +36,6 @@ class Selection:
         value, low, high: columns, or expressions of columns as `auc_golden - auc`; without ends the value is taken for both.
             Where none of the three is given, they are the columns of these names, if there.
         where: column -> a value, a list of values, or a text with `*`.
-        by: columns, each of whose combinations is a number of its own.
         over: as `where`, of the rows to divide by, which are found by equal values in `match`. The quotient has an interval if
             `low` and `high` are given, else none.
         match: columns.
@@ -47,9 +46,8 @@ class Selection:
     low: str = ""
     high: str = ""
     where: dict[str, Any] = field(default_factory=dict)
-    by: tuple[str, ...] = ()
     over: dict[str, Any] = field(default_factory=dict)
-    match: tuple[str, ...] = ()
+    match: list[str] = field(default_factory=list)
     worst: str = ""
 
     def rows(self, table: "pd.DataFrame", place: str, name: str) -> "pd.DataFrame":
@@ -66,9 +64,9 @@ class Selection:
         """
         import pandas as pd
 
-        for key in (*self.by, *self.match):
+        for key in self.match:
             if key not in table:
-                raise _unknown_column(f"{place}, by or match", name, key, table)
+                raise _unknown_column(f"{place}, match", name, key, table)
         columns = {end: getattr(self, end) for end in ENDS if getattr(self, end)}
         columns = columns or {end: end for end in ENDS if end in table}
         numbers = {end: _column(table, text, f"{place}, {end}", name) for end, text in columns.items()}
@@ -77,9 +75,8 @@ class Selection:
         table = table.assign(**numbers)
         rows = _where(table, self.where, place, name)
         if self.over:
-            match = list(self.match)
-            under = _where(table, self.over, place, name).set_index(match)[list(ENDS)]
-            rows = rows.join(under.add_suffix("_under"), on=match)
+            under = _where(table, self.over, place, name).set_index(self.match)[list(ENDS)]
+            rows = rows.join(under.add_suffix("_under"), on=self.match)
             quotients = [rows[top] / rows[f"{bottom}_under"] for top in ENDS[1:] for bottom in ENDS[1:]]
             rows["value"] /= rows["value_under"]
             bounded = rows["low_under"] * rows["high_under"] > 0
@@ -96,7 +93,7 @@ class Selection:
         if len(rows) == 1:
             return rows.iloc[0]
         if not self.worst:
-            raise ValueError(f"{place}: {len(rows)} rows; `where` and `by` must leave one, or `worst` must choose one")
+            raise ValueError(f"{place}: {len(rows)} rows; `where` must leave one, or `worst` must choose one")
         return rows.loc[getattr(rows["value"], f"idx{self.worst}")()]
 
 
@@ -183,8 +180,7 @@ def quantities(path: Path = FILE) -> dict[str, Quantity]:
         if "csv" not in entry:
             raise ValueError(f"{path.name}, {name}: no csv")
         form = {key: entry.pop(key) for key in format_keys if key in entry}
-        lists = {key: tuple(entry.pop(key)) for key in ("by", "match") if key in entry}
-        named[name] = Quantity(selection=Selection(**entry, **lists), **form)
+        named[name] = Quantity(selection=Selection(**entry), **form)
     return named
 
 
@@ -255,11 +251,6 @@ def with_message(words: dict[str, Any], message: str) -> str:
             break
         text += f" {panel}"
     return text.strip()
-
-
-def named_in(text: str) -> list[str]:
-    """The names of quantities in a text."""
-    return [name.partition(".")[0] for _, name, _, _ in Formatter().parse(text) if name]
 
 
 def _column(table: "pd.DataFrame", text: str, place: str, name: str) -> "pd.Series":

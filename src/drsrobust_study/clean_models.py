@@ -21,8 +21,8 @@ PUBLISHED = {"movielens-1m/ids": {name: ("171K", "0.813") for name in ("fm", "wi
 STUDY_MODELS = ("fm", "dcn", "afm", "wide_deep", "deepfm")  # rows of Table II; other models follow
 
 
-def clean_table(trained: Iterable[Trained]) -> "tuple[pd.DataFrame, pd.DataFrame]":
-    """A row per training, and the learning curves.
+def clean_table(trained: Iterable[Trained]) -> "pd.DataFrame":
+    """A row per training.
 
     Args:
         trained: as `drsrobust_study.trained.train` gives them.
@@ -31,11 +31,11 @@ def clean_table(trained: Iterable[Trained]) -> "tuple[pd.DataFrame, pd.DataFrame
         one row per training, scored on all test rows: `model`, `dataset`, `train_seed`, `rows`, `auc` with `auc_low`,
         `auc_high` (95 %, DeLong, over test rows), `logloss` (nats per row), `ne`, `parameters`, `parameters_largest_id`
         (`largest_id_parameters`), `epochs`, `seconds` and `cpu_seconds` (of training; the latter empty in older checkpoints),
-        `sizes`, `state` (first 12 digits of the SHA-256 of its weights); and one row per epoch of each.
+        `sizes`, `state` (first 12 digits of the SHA-256 of its weights).
     """
     import pandas as pd
 
-    rows, curves, largest = [], [], {}
+    rows, largest = [], {}
     for one in trained:
         model, data, test, made = one.model, one.data, one.data.test, one.model.manifest
         logits = score(model, padded_batches(test), len(test))
@@ -48,9 +48,7 @@ def clean_table(trained: Iterable[Trained]) -> "tuple[pd.DataFrame, pd.DataFrame
         row |= {"parameters_largest_id": largest_id_parameters(one, largest[data.name]), "epochs": len(made["curve"])}
         row |= {"seconds": made["seconds"], "cpu_seconds": made.get("cpu_seconds"), "sizes": str(made["sizes"])}
         rows.append(row | {"state": made["state"][:12]})
-        curves.append(pd.DataFrame(made["curve"]).assign(**keys))
-    table = pd.DataFrame(rows).astype({"parameters_largest_id": "Int64"})
-    return table, pd.concat(curves, ignore_index=True)
+    return pd.DataFrame(rows).astype({"parameters_largest_id": "Int64"})
 
 
 def largest_ids(dataset: str) -> int | None:

@@ -63,7 +63,7 @@ def injection_speed(
         rates: bit error rates.
         counts: numbers of errors; for each model the rate that gives this many on average is measured too.
         methods: names; None: all.
-        limit: seconds that one injection may take (the loop: 5 at most); after one that took longer, higher rates are not run,
+        limit: seconds that one injection may take; after one that took longer, higher rates are not run,
             on larger models this one neither, and no rate at all when it was the lowest.
         seed: of the models and of the errors.
         progress: shows a progress bar.
@@ -152,10 +152,9 @@ def measure(
         models: number of parameters, dtype (as in `study_model`) and bit error rates over 0 of each, the smallest model first.
         seed: of the models and of the first injection.
         limit: seconds; after an injection that took longer, higher rates are not run, on larger models this one neither, and
-            no rate at all when it was the lowest. A method's own limit may be shorter.
+            no rate at all when it was the lowest.
     """
     kind = METHODS[method]
-    limit = min(limit, kind.limit)
     highest, why = math.inf, ""  # from which rate on nothing is run any more
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

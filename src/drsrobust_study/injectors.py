@@ -1,4 +1,4 @@
-"""The injection methods that are measured side by side: ours, a loop over elements, a dense error map.
+"""The injection methods that are measured side by side: ours, and a dense error map.
 
 The dense error map has a random value for each bit of each parameter, whatever the rate. It is written from the description of
 the study's tool (arXiv:2307.10244): a float32 table of ones, 32 per parameter, of which dropout keeps the share of the error
@@ -6,7 +6,6 @@ rate; kept values represent powers of two, whose sum is the parameter's XOR mask
 `benchmarks/peers.py`.
 """
 
-import random
 from typing import ClassVar, Protocol
 
 import torch
@@ -14,42 +13,6 @@ from torch import nn
 from torch.nn.functional import dropout
 
 from drsrobust.injection import BitFlip, Injection
-
-_WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-class ElementLoop:
-    """For each parameter, for each of its bits: draw, and flip the bit when the draw is below the rate.
-
-    A parameter is read and written only where a bit flips; a loop that takes every parameter to a text of bits and back takes
-    several times longer.
-
-    Args:
-        model: any.
-    """
-
-    name = "per element loop"
-    dtypes = None
-    limit = 5.0
-    about = "no undo: the model is loaded again"
-    undo = None
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-
-    def inject(self, rate: float, seed: int) -> nn.Module:
-        """Draws over all bits."""
-        draw = random.Random(seed).random
-        with torch.no_grad():
-            for parameter in self.model.parameters():
-                bits = range(8 * parameter.element_size())
-                words = parameter.view(-1).view(_WORDS[parameter.element_size()])
-                for index in range(len(words)):
-                    for bit in bits:
-                        if draw() < rate:
-                            flip = 1 << bit if bit < bits[-1] else -(1 << bit)  # the highest bit of a signed word
-                            words[index] ^= flip
-        return self.model
 
 
 class DenseErrorMap:
@@ -65,7 +28,6 @@ class DenseErrorMap:
 
     name = "dense error map"
     dtypes = ("float32",)
-    limit = float("inf")
     about = "no undo: the model is loaded again"
     undo = None
 
@@ -101,14 +63,12 @@ class Method(Protocol):
     Attributes:
         name: in the table.
         dtypes: of parameters that it can hit; None: any.
-        limit: seconds; once an injection took longer, it is not run at higher rates or on larger models.
         about: what a reader must know of its numbers.
         undo: takes the errors out again; None where the method has no such thing.
     """
 
     name: ClassVar[str]
     dtypes: ClassVar[tuple[str, ...] | None]
-    limit: ClassVar[float]
     about: ClassVar[str]
 
     def __init__(self, model: nn.Module) -> None: ...
@@ -122,7 +82,6 @@ class Sparse:
 
     name = OURS
     dtypes = None
-    limit = float("inf")
     about = ""
 
     def __init__(self, model: nn.Module) -> None:
@@ -139,7 +98,7 @@ class Sparse:
         self._injection.undo()
 
 
-METHODS: dict[str, type[Method]] = {method.name: method for method in (Sparse, DenseErrorMap, ElementLoop)}
+METHODS: dict[str, type[Method]] = {method.name: method for method in (Sparse, DenseErrorMap)}
 
 
 def cannot(method: str, dtype: str) -> str | None:

@@ -49,10 +49,7 @@ def write(path, *events):
 
 def test_the_line(counted, tmp_path):
     """By the record the first notebook takes three quarters of the time, and a third of it is done, in six times as long."""
-    steps = {
-        "03_ber_sweep": [Step("trials", 1500, 300.0)],
-        "04_component_vulnerability": [Step("trials", 100, 100.0)],
-    }
+    steps = {"03_ber_sweep": [Step("trials", 1500, 300.0)], "04_component_vulnerability": [Step("trials", 100, 100.0)]}
     progress = Progress(files(tmp_path), steps)
     write(counted, ("started", 1, 1000.0), ("trials", 500, 1600.0))
     assert progress.text(1600.0) == "[#####...............] 03_ber_sweep: 500 of 1,500 trials; about 30.0 min left"

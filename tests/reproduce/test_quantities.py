@@ -2,6 +2,7 @@
 
 import json
 import re
+from string import Formatter
 
 import pytest
 
@@ -13,7 +14,6 @@ from reproduce.quantities import (
     filled,
     message,
     messages,
-    named_in,
     quantities,
     with_message,
 )
@@ -111,7 +111,7 @@ def test_no_two_names_are_of_one_cell_and_each_is_used():
         assert cell not in cells, f"{name} and {cells[cell]} are one number"
         cells[cell] = name
     texts = [text for name, text in messages().items() if name != "readme"] + [*messages()["readme"].values()]
-    used = {name for text in texts for name in named_in(text)}
+    used = {name.partition(".")[0] for text in texts for _, name, *_ in Formatter().parse(text) if name}
     assert set(quantities()) <= used
 
 

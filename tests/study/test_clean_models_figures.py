@@ -2,7 +2,7 @@ import pandas as pd
 import pytest
 
 from drsrobust.plots import new_panels, save_table
-from drsrobust_study.figures.clean_models import clean_auc, clean_auc_data, learning_curves, learning_curves_data
+from drsrobust_study.figures.clean_models import clean_auc, clean_auc_data
 
 
 @pytest.fixture
@@ -34,23 +34,6 @@ def test_data_sets_are_drawn_on_one_scale(table):
     spans = [high - low for low, high in (ax.get_xlim() for ax in axes)]
     assert spans[0] == pytest.approx(spans[1]) and spans[0] >= 0.1 and axes[1].get_title("left") == "narrow"
     clean_auc(table.iloc[:0])
-
-
-def test_learning_curves_ring_the_epoch_that_is_kept():
-    epochs = {"dataset": "d", "train_seed": 0, "train_loss": 0.5, "valid_loss": 0.5, "valid_ne": 0.9, "seconds": 1.0}
-    curves = pd.DataFrame(
-        [epochs | {"model": "m", "epoch": e, "valid_auc": auc} for e, auc in ((2, 0.8), (1, 0.7), (3, 0.75))]
-    )
-    data = learning_curves_data(curves)
-    assert data["epoch"].tolist() == [1, 2, 3] and "seconds" not in data
-    ax = learning_curves(data)
-    curve, ring = ax.lines
-    assert curve.get_ydata().tolist() == [0.7, 0.8, 0.75] and ring.get_xydata().tolist() == [[2, 0.8]]
-    other = learning_curves(data, models=["another", "m"]).lines[
-        0
-    ]  # looks go with the model, not with its place in a panel
-    assert other.get_color() != curve.get_color() and other.get_label() == "m"
-    assert learning_curves(data, quantity="valid_ne").get_ylabel().startswith("normalised entropy")
 
 
 def test_tables_and_panels(table, tmp_path, monkeypatch):

@@ -31,12 +31,12 @@ def test_data_picks_and_sorts(table):
     data = figures.injection_speed_data(table, parameters=31250)
     rate = data[data["panel"] == "rate"]
     assert rate[["method", "rate"]].to_numpy().tolist() == [
-        *(["ours", 1e-4], ["ours", 2.5e-4], ["ours", 1e-3], ["dense", 1e-4], ["dense", 1e-3]),
+        *(["ours", 1e-4], ["ours", 2.5e-4], ["ours", 1e-3], ["dense", 1e-4], ["dense", 1e-3])
     ]
     assert rate["total_ms"].tolist()[:4] == [2.0, 9.0, 4.0, 800.0] and rate["total_ms"].isna().tolist()[4]
     others = data[data["panel"] == "none"]
     assert others[["method", "parameters"]].to_numpy().tolist() == [
-        *(["ours", 3125], ["ours", 125_000], ["dense", 3125], ["dense", 125_000]),
+        *(["ours", 3125], ["ours", 125_000], ["dense", 3125], ["dense", 125_000])
     ]
     assert "tool" not in set(data["method"])
 

@@ -11,15 +11,7 @@ import drsrobust as dr
 from drsrobust.statistics.summary import summarise
 from drsrobust_study import components, figures
 from drsrobust_study.components import layer_partition, single_errors
-from drsrobust_study.memory_faults import (
-    effects,
-    enlarged,
-    expected_loss,
-    mixed,
-    ranked,
-    ranking,
-    understatement,
-)
+from drsrobust_study.memory_faults import effects, enlarged, expected_loss, mixed, ranked, ranking, understatement
 
 pytestmark = pytest.mark.long
 

@@ -15,7 +15,7 @@ from drsrobust_study.figures.bit_sensitivity import (
     bit_sensitivity_data,
 )
 from drsrobust_study.figures.chosen_flips import worst_case
-from drsrobust_study.figures.clean_models import clean_auc, clean_auc_data, learning_curves, learning_curves_data
+from drsrobust_study.figures.clean_models import clean_auc, clean_auc_data
 from drsrobust_study.figures.components import (
     error_shapes,
     error_shapes_data,
@@ -40,58 +40,3 @@ from drsrobust_study.figures.protection import protection_front, protection_fron
 from drsrobust_study.figures.protection_plan import protection_plan, protection_plan_data
 from drsrobust_study.figures.recovery_curves import given_back, recovery_curves, recovery_curves_data
 from drsrobust_study.figures.training_errors import training_detection
-
-__all__ = [
-    "abft_alarms",
-    "abft_detection",
-    "abft_detection_data",
-    "abft_overhead",
-    "abft_overhead_data",
-    "bit_layout",
-    "bit_layout_data",
-    "bit_map",
-    "bit_sensitivity",
-    "bit_sensitivity_data",
-    "clean_auc",
-    "clean_auc_data",
-    "error_shapes",
-    "error_shapes_data",
-    "fleet_day",
-    "fleet_day_data",
-    "given_back",
-    "injection_speed",
-    "injection_speed_data",
-    "layer_loss",
-    "layer_loss_data",
-    "lead",
-    "lead_data",
-    "learning_curves",
-    "learning_curves_data",
-    "memory_fault_loss",
-    "memory_fault_loss_data",
-    "model_factors",
-    "model_factors_data",
-    "number_formats",
-    "number_formats_data",
-    "one_flip",
-    "part_curves",
-    "part_losses",
-    "part_losses_data",
-    "peer_speed",
-    "probe_coverage",
-    "protection_front",
-    "protection_front_data",
-    "protection_places",
-    "protection_places_data",
-    "protection_plan",
-    "protection_plan_data",
-    "protection_ranking",
-    "rates_at_loss",
-    "recovery_curves",
-    "recovery_curves_data",
-    "recovery_rows_data",
-    "row_loss",
-    "row_loss_data",
-    "training_detection",
-    "worst_case",
-]

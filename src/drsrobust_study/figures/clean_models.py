@@ -1,23 +1,14 @@
-"""Quality of the models without errors, and their learning curves."""
+"""Quality of the models without errors."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from matplotlib.ticker import MaxNLocator, MultipleLocator
 
-from drsrobust.plots.style import GUIDE, legend_outside, name_line, series_styles, styled
+from drsrobust.plots.style import GUIDE, name_line, series_styles, styled
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
-
-_CURVE = ["model", "dataset", "train_seed", "epoch", "train_loss", "valid_loss", "valid_auc", "valid_ne"]
-_LABELS = {
-    "valid_auc": "AUC on validation rows",
-    "valid_loss": "log loss on validation rows (nats)",
-    "valid_ne": "normalised entropy on validation rows",
-    "train_loss": "log loss on training rows (nats)",
-}
 
 
 def clean_auc_data(table: "pd.DataFrame") -> "pd.DataFrame":
@@ -62,42 +53,4 @@ def clean_auc(
     if published is not None:
         ax.axvline(published, linestyle="--", **GUIDE)
         name_line(ax, published, f"published: {published:g}", axis="x")
-    return ax
-
-
-def learning_curves_data(curves: "pd.DataFrame") -> "pd.DataFrame":
-    """What `learning_curves` draws: one row per data set, model, training and epoch, without times.
-
-    Args:
-        curves: the models' `curve.csv`, with columns `model`, `dataset` and `train_seed`.
-    """
-    return curves[_CURVE].sort_values(["dataset", "model", "train_seed", "epoch"], ignore_index=True)
-
-
-@styled
-def learning_curves(
-    data: "pd.DataFrame",
-    ax: "Axes | None" = None,
-    *,
-    quantity: str = "valid_auc",
-    models: "Sequence[str] | None" = None,
-) -> "Axes":
-    """A quantity against the epoch, a curve per model; a ring marks the epoch whose weights were kept.
-
-    Args:
-        data: of one training of each model.
-        quantity: `valid_auc`, `valid_loss`, `valid_ne` or `train_loss`.
-        models: all models of the figure, so that each looks alike in all panels; None: those of `data`.
-    """
-    models = list(data["model"].unique() if models is None else models)
-    styles = series_styles(models)
-    for model, curve in sorted(data.groupby("model"), key=lambda group: models.index(group[0])):
-        ax.plot(curve["epoch"], curve[quantity], label=model, markersize=3.5, linewidth=1.4, **styles[model])
-        best = curve.loc[curve["valid_auc"].idxmax()]
-        ax.plot(best["epoch"], best[quantity], "o", markersize=10, fillstyle="none", color=styles[model]["color"])
-    ax.set(xlabel="epoch", ylabel=_LABELS[quantity])
-    ax.xaxis.get_major_locator().set_params(integer=True)
-    if len(data):
-        legend_outside(ax, title="ring: weights kept")
-        ax.set_title(data["dataset"].iloc[0])
     return ax
