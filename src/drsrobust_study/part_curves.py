@@ -33,13 +33,13 @@ _Z = 1.959964  # half-widths of a 95 % interval in standard errors
 
 
 def part_targets(model: "nn.Module") -> dict[str, Any]:
-    """The parts that a model has, and their targets; `as_released` where the published scripts put errors.
+    """The parts that a model has, and their targets.
 
     Example:
         >>> import drsrobust as dr
         >>> data = dr.load_dataset("synthetic-movielens/ids", rows=6000)
         >>> part_targets(dr.models.build_model("dcn", data.schema))
-        {'all': 'all', 'mlp': ['deep_mlp', 'head'], 'table': ['embedding'], 'as_released': 'as_released'}
+        {'all': 'all', 'mlp': ['deep_mlp', 'head'], 'table': ['embedding']}
     """
     table = components(model)
     names = table["component"][table["bits"] > 0]
@@ -47,7 +47,6 @@ def part_targets(model: "nn.Module") -> dict[str, Any]:
         part: [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
         for part, patterns in PARTS.items()
     }
-    found |= {RELEASED: RELEASED} if has_group(model, RELEASED) else {}
     return {ALL: ALL} | {part: chosen for part, chosen in found.items() if chosen}
 
 
@@ -62,7 +61,8 @@ def part_trials(
     shard: str = "",
     merge: Sequence[str] = (),
 ) -> "pd.DataFrame":
-    """Trials with errors in each part of one trained model: stratified maps, whose means hold at low rates too, and plain ones.
+    """Trials with errors in each part of one trained model: stratified maps, whose means hold at low rates too, and plain ones;
+    and stratified ones with errors where the published scripts put them.
 
     Args:
         evaluator: of the model.
@@ -78,7 +78,8 @@ def part_trials(
     import pandas as pd
 
     errors, targets, tables = [BitFlip(ber) for ber in bers], part_targets(evaluator.model), []
-    for part, target in targets.items():
+    released = {RELEASED: RELEASED} if has_group(evaluator.model, RELEASED) else {}
+    for part, target in (targets | released).items():
         # A model without an MLP is tables alone: their critical bits are drawn on purpose, too.
         sampling = CriticalBits(table_rows=ANY_TABLE) if part == TABLE or MLP not in targets else CriticalBits()
         options = {"errors": errors, "targets": [target], "seed": campaign_seed(seed, train_seed)}
