@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from drsrobust_study.figures import fleet_day, fleet_day_data
-from drsrobust_study.fleet_risk import fleet_risk_data, fleet_risk_table, worded
+from drsrobust_study.fleet_risk import fleet_risk_table, worded
 
 mpl.use("Agg")
 
@@ -26,9 +26,13 @@ def table(kind="faults", wrong=(5e4, 0.0), stops=(0.0, 0.08), nonfinite="wrong",
     return pd.DataFrame(rows)
 
 
+def joined(tables):
+    return pd.concat([one.assign(rate=name) for name, one in tables.items()], ignore_index=True)
+
+
 @pytest.fixture
 def data():
-    return fleet_risk_data({"1 Gb": table(), "16 Gb": table(wrong=(4e4, 10.0)), "events": table("events", (90.0, 0.0))})
+    return joined({"1 Gb": table(), "16 Gb": table(wrong=(4e4, 10.0)), "events": table("events", (90.0, 0.0))})
 
 
 def test_the_table_of_a_reader(data):
@@ -44,7 +48,7 @@ def test_the_table_of_a_reader(data):
 
 def test_a_day_of_the_fleet():
     caught = table(wrong=(2.8e4, 0.0), nonfinite="caught")
-    data = fleet_risk_data({"1 Gb": pd.concat([table(), caught]), "16 Gb": table(wrong=(4e4,))})
+    data = joined({"1 Gb": pd.concat([table(), caught]), "16 Gb": table(wrong=(4e4,))})
     day = fleet_day_data(data, "1 Gb")
     assert day["mitigation"].tolist() == ["none", "none", "SECDED (72,64)"] and day["nonfinite"].tolist()[1] == "caught"
     ax = fleet_day(day, quantity="wrong_per_day")
@@ -62,6 +66,6 @@ def test_every_rule_for_nan_is_in_the_table():
         table(wrong=(5.5e4,), width=1.1, nonfinite="no click"),
         table(wrong=(2.8e4,), width=1.1, nonfinite="caught"),
     ]
-    data = fleet_risk_data({"1 Gb": pd.concat(rules), "16 Gb": table(wrong=(4e4,))})
+    data = joined({"1 Gb": pd.concat(rules), "16 Gb": table(wrong=(4e4,))})
     assert data["nonfinite"].tolist() == ["wrong", "no click", "caught", "wrong"]
     assert {"nan_per_day_low", "stops_per_day_high", "stops_anywhere_per_day"} < set(data.columns)

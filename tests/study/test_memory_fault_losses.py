@@ -11,7 +11,7 @@ import drsrobust as dr
 from drsrobust.statistics.summary import summarise
 from drsrobust_study import components, figures
 from drsrobust_study.components import layer_partition, single_errors
-from drsrobust_study.memory_faults import effects, enlarged, expected_loss, mixed, ranked, ranking, understatement
+from drsrobust_study.memory_faults import effects, expected_loss, mixed, ranked, ranking, understatement
 
 pytestmark = pytest.mark.long
 
@@ -76,16 +76,6 @@ def test_the_factor_over_single_bits(evaluator, trials, data, tmp_path):
         per_hour = sum(rates[mode] * losses[mode] for mode in MODES)
         expected = per_hour / (2.0 * rates["bit"] * bit)  # twice as many faults as bits
         assert found.loc[f"memory over bits, {size}", "value"] == pytest.approx(expected)
-
-
-def test_repeated_tables_keep_every_score(evaluator, data):
-    large, rows = enlarged(evaluator.model, data, data.test, 300_000, seed=1)
-    assert 200_000 < sum(weight.numel() for weight in large.parameters()) < 350_000
-    found = dr.Evaluator(large, rows)
-    assert np.array_equal(found.golden.scores, evaluator.golden.scores)
-    assert rows.fingerprint != data.test.fingerprint
-    read = rows.sparse["movie"].values // next(f.cardinality for f in data.schema.features if f.name == "movie")
-    assert len(np.unique(read)) > 3
 
 
 def frame(modes, names):
