@@ -167,24 +167,12 @@ def measure(
                 if unable or rate >= highest:
                     yield row | _not_run(unable or why)
                     continue
-                from_here = (
-                    rate if rate > min(rates) else 0.0
-                )  # who fails at the lowest rate has a cost of another kind
-                try:
-                    bench = bench or _Bench(kind, parameters, dtype, seed)
-                    point = bench.point(rate, seed, limit)
-                except Exception as error:
-                    short = isinstance(error, MemoryError) or "allocate" in str(error)  # PyTorch has no class for it
-                    if not short:
-                        raise
-                    if bench:
-                        bench.restore()
-                    highest, why = from_here, f"too little memory at {parameters:,} parameters, rate {rate:.2g}"
-                    yield row | _not_run(why)
-                    continue
+                bench = bench or _Bench(kind, parameters, dtype, seed)
+                point = bench.point(rate, seed, limit)
                 if (seconds := point["cpu_ms"] / 1e3) > limit:
                     took = f"one injection took {seconds:.2g} s at {parameters:,} parameters, rate {rate:.2g}"
-                    highest, why = from_here, f"{took}; limit {limit:g} s"
+                    why = f"{took}; limit {limit:g} s"
+                    highest = rate if rate > min(rates) else 0.0  # at the lowest rate the cost is of another kind
                 yield row | point | {"note": kind.about}
     finally:
         torch.set_num_threads(threads)
@@ -234,16 +222,13 @@ class _Bench:
             "peak_mib": extra,
         }
 
-    def restore(self) -> None:
-        with torch.no_grad():
-            for parameter, golden in zip(self._model.parameters(), self._golden, strict=True):
-                parameter.copy_(golden)
-
     def _undo(self) -> float | None:
         """Restores the model; seconds of CPU time if the method has an undo of its own."""
         if self._method.undo:
             return cpu_seconds(self._method.undo)[1]
-        self.restore()
+        with torch.no_grad():
+            for parameter, golden in zip(self._model.parameters(), self._golden, strict=True):
+                parameter.copy_(golden)
         return None
 
 

@@ -56,11 +56,8 @@ def folders(tmp_path):
         ends = {"auc_low": [0.78, auc - 0.02, 0.66], "auc_high": [0.8, auc + 0.02, 0.7]}
         curve(auc=[0.79, auc, 0.69], **ends).to_csv(folder / "data" / "03_ber_sweep.csv", index=False)
         curve(auc=[0.1, 0.2, 0.3]).to_csv(folder / "data" / "07_abft_overhead.csv", index=False)
-        rows = [
-            ["S1", "", "", "", verdict],
-            ["S3", "wide", "m", "", "reproduced"],
-            ["S3", "wide", "m", "fm", "clearly"],
-        ]
+        rows = [["S1", "", "", "", verdict], ["S3", "wide", "m", "", "reproduced"]]
+        rows += [["S3", "wide", "m", "fm", "clearly"]]
         rows = pd.DataFrame(rows, columns=["statement", "part", "dataset", "item", "verdict"])
         rows.to_csv(folder / "statements.csv", index=False)
         models = pd.DataFrame({"model": ["dlrm", "fm"], "dataset": "m", "state": [state, "ccc"]})

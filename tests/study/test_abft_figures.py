@@ -1,6 +1,5 @@
 """Figures of checksums: which numbers they draw, and where."""
 
-import matplotlib as mpl
 import pandas as pd
 import pytest
 
@@ -13,8 +12,6 @@ from drsrobust.statistics.intervals import wilson
 from drsrobust_study import figures
 from drsrobust_study.abft import effects
 from drsrobust_study.rounding import thresholds_over_rounding
-
-mpl.use("Agg")
 
 
 @pytest.fixture

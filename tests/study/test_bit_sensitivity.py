@@ -3,7 +3,6 @@
 import math
 import struct
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,8 +13,6 @@ from torch import nn
 from drsrobust import plots
 from drsrobust_study import figures
 from drsrobust_study.bit_sensitivity import exponent_flips, flipped, loss_by_bit
-
-mpl.use("Agg")
 
 
 def test_flips_are_those_of_the_stored_bits():

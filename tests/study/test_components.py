@@ -65,14 +65,8 @@ def test_weighted_means_agree_with_plain_draws(evaluator, campaigns):
 
 def test_what_no_trial_reached_or_what_raised_is_not_certain(evaluator, campaigns):
     partition, table, _ = campaigns
-    quiet = {
-        "decision_changed": 0.0,
-        "list_changed": 0.0,
-        "score_changed": 0.0,
-        "auc_drop": 0.0,
-        "rows_reached": 0,
-        "outcome": "ok",
-    }
+    quiet = {"decision_changed": 0.0, "list_changed": 0.0, "score_changed": 0.0, "auc_drop": 0.0, "rows_reached": 0}
+    quiet |= {"outcome": "ok"}
     found = components.stratified_pvf(table.assign(**quiet), partition, evaluator.rows, by=["layer"])
     assert (found["incorrect"] == 0).all() and (found["incorrect_high"] > 0).all()
     losses = components.stratified_loss(table.assign(**quiet), partition, evaluator.rows, by=["layer"])
@@ -121,14 +115,8 @@ def losses(ratios, model="dlrm", dataset="d/full"):
     rows = []
     for seed, ratio in enumerate(ratios):
         for part, share, loss in (("mlp", 0.1, ratio), ("table", 0.9, 1)):
-            row = {
-                "model": model,
-                "dataset": dataset,
-                "train_seed": seed,
-                "part": part,
-                "component": part,
-                "layer": part,
-            }
+            row = {"model": model, "dataset": dataset, "train_seed": seed, "part": part, "component": part}
+            row |= {"layer": part}
             loss = 1e-4 * (1 + seed) * loss
             rows.append(
                 row | {"share": share, "bits": round(1000 * share), "auc_drop": loss, "auc_drop_error": 0.1 * loss}

@@ -1,13 +1,10 @@
 """The table of a fleet and its figure, of tables with no row, one and several."""
 
-import matplotlib as mpl
 import pandas as pd
 import pytest
 
 from drsrobust_study.figures import fleet_day, fleet_day_data
 from drsrobust_study.fleet_risk import fleet_risk_table, worded
-
-mpl.use("Agg")
 
 
 def table(kind="faults", wrong=(5e4, 0.0), stops=(0.0, 0.08), nonfinite="wrong", width=2.0):

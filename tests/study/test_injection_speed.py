@@ -11,7 +11,7 @@ from benchmarks.injection import growth
 from drsrobust_study import injection_speed as speed
 from drsrobust_study.captions import speed_details
 from drsrobust_study.injection_speed import COLUMNS, STUDY_SIZE, flipped_bits, injection_speed, study_model
-from drsrobust_study.injectors import METHODS, Sparse, cannot
+from drsrobust_study.injectors import METHODS, cannot
 
 SIZE = 30_000
 
@@ -96,42 +96,6 @@ def test_after_an_injection_over_the_limit_there_is_no_other(monkeypatch):
     assert rows[2]["note"] == "not run: one injection took 9 s at 30,000 parameters, rate 0.001; limit 5 s"
     assert rows[6]["note"] == rows[2]["note"]
     assert ran(1e-6)[1] == [True, False, False, False, False, False, False]
-
-
-class Broken(Sparse):
-    error = MemoryError()
-
-    def inject(self, rate, seed):
-        super().inject(rate, seed)
-        if rate in (2e-3, 3e-3):  # not where it is tried on a tiny model
-            raise self.error
-        return self.model
-
-
-@pytest.mark.long
-def test_too_little_memory_is_noted(monkeypatch):
-    monkeypatch.setitem(METHODS, "broken", Broken)
-    for error in (MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")):
-        monkeypatch.setattr(Broken, "error", error)
-        rows = run("broken", rates=[1e-3, 2e-3, 3e-3])
-        assert rows[0]["cpu_ms"] > 0
-        assert [row["note"] for row in rows[1:]] == ["not run: too little memory at 30,000 parameters, rate 0.002"] * 2
-
-
-def test_a_model_that_does_not_fit_is_noted(monkeypatch):
-    def model(parameters, *_, **__):
-        raise MemoryError
-
-    monkeypatch.setattr(speed, "study_model", model)
-    assert [row["note"] for row in run()] == ["not run: too little memory at 30,000 parameters, rate 1e-05"] * 2
-
-
-@pytest.mark.long
-def test_other_errors_are_errors(monkeypatch):
-    monkeypatch.setitem(METHODS, "broken", Broken)
-    monkeypatch.setattr(Broken, "error", ValueError("Invalid error rate"))
-    with pytest.raises(ValueError, match="Invalid error rate"):
-        run("broken", rates=[2e-3])
 
 
 def test_errors_that_undo_leaves_are_found(monkeypatch):

@@ -2,7 +2,6 @@
 
 from itertools import product
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,7 +14,6 @@ from drsrobust_study.memory_faults import effects, expected_loss, mixed, ranked,
 
 pytestmark = pytest.mark.long
 
-mpl.use("Agg")
 MODES = ("bit", "row", "bank")
 
 
@@ -84,11 +82,8 @@ def frame(modes, names):
         value = 0.0 if number == 1 else 10.0 ** -(4 - place)
         row = {"model": "dlrm", "dataset": "d", "error_mode": mode, "mitigation": name, "n": 9, "hits_per_year": 1e-3}
         for quantity, scale in (("auc_drop", 1.0), ("per_year", 1e-3)):
-            row |= {
-                quantity: scale * value,
-                f"{quantity}_low": scale * value / 2,
-                f"{quantity}_high": scale * 2 * value,
-            }
+            row |= {quantity: scale * value, f"{quantity}_low": scale * value / 2}
+            row |= {f"{quantity}_high": scale * 2 * value}
         rows.append(row)
     columns = ["model", "dataset", "error_mode", "mitigation", "n", "hits_per_year"]
     columns += [f"{q}{end}" for q in ("auc_drop", "per_year") for end in ("", "_low", "_high")]

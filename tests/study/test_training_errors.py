@@ -32,12 +32,8 @@ def table(trials, *, harmful=1.0, noticed=1.0, repaired=1.0, stored_repaired=0.0
                 mended = seen and share < harmful * (repaired if kind == COMPUTED else stored_repaired)
                 auc = 0.6 if bad else 0.8
                 row = {"error_model": error.label, "target": str(target), "trial": trial, "auc": auc, "auc_golden": 0.8}
-                row |= {
-                    "auc_drop": 0.8 - auc,
-                    "alarm_gradient_norm": 1 if seen else pd.NA,
-                    "alarm_replay": pd.NA,
-                    "alarm_non_finite": pd.NA,
-                }
+                row |= {"auc_drop": 0.8 - auc, "alarm_gradient_norm": 1 if seen else pd.NA, "alarm_replay": pd.NA}
+                row |= {"alarm_non_finite": pd.NA}
                 rows.append(row | {"auc_recompute": 0.8 if mended else auc, "auc_skip": auc})
     frame = pd.DataFrame(rows).astype(
         dict.fromkeys(["alarm_gradient_norm", "alarm_replay", "alarm_non_finite"], "Int64")
