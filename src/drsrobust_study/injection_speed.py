@@ -53,7 +53,6 @@ def injection_speed(
     *,
     limit: float = 30.0,
     seed: int = 0,
-    progress: bool = True,
 ) -> pd.DataFrame:
     """Measures each method on each model, on one thread.
 
@@ -66,7 +65,6 @@ def injection_speed(
         limit: seconds that one injection may take; after one that took longer, higher rates are not run,
             on larger models this one neither, and no rate at all when it was the lowest.
         seed: of the models and of the errors.
-        progress: shows a progress bar.
 
     Returns:
         one row per method, model and rate: `method`, `parameters`, `dtype`, `rate`, `errors` (flipped bits of the first
@@ -92,7 +90,7 @@ def injection_speed(
         models.append((parameters, dtype, sorted({*map(float, rates), *by_count})))
     models.sort(key=lambda model: model[0] * BITS[model[1]])
     rows = []
-    with progress_bar(len(methods) * sum(len(every) for *_, every in models), "injection", progress=progress) as bar:
+    with progress_bar(len(methods) * sum(len(every) for *_, every in models), "injection") as bar:
         for method in methods:
             spec = {"method": method, "models": models, "seed": seed, "limit": limit}
             not_run = all(cannot(method, dtype) for _, dtype, _ in models)
@@ -329,14 +327,10 @@ def ratios(table: pd.DataFrame, parameters: int = STUDY_SIZE) -> pd.DataFrame:
     return times.sort_index()
 
 
-def peers(path: Path = PEERS) -> pd.DataFrame:
-    """The committed run of `make bench BENCH=peers`: a row per published tool and call.
-
-    Args:
-        path: the CSV file; `benchmarks.peers` names its columns.
-    """
+def peers() -> pd.DataFrame:
+    """The committed run of `make bench BENCH=peers`, a row per published tool and call; `benchmarks.peers` has the columns."""
     whole = {"version": str, "repetition": "Int64", "errors": "Int64"}
-    return pd.read_csv(path, dtype=whole).fillna({"version": "", "note": ""})
+    return pd.read_csv(PEERS, dtype=whole).fillna({"version": "", "note": ""})
 
 
 def statement_values(table: pd.DataFrame) -> pd.DataFrame:
