@@ -5,7 +5,6 @@ import json
 import re
 import zipfile
 
-import matplotlib as mpl
 import nbformat
 import pandas as pd
 import pytest
@@ -50,7 +49,6 @@ def folder(notebook, tmp_path, monkeypatch):
 
     from drsrobust import plots
 
-    mpl.use("Agg")
     monkeypatch.setenv("DRSROBUST_FIGURES", str(tmp_path / "figures"))
     ax = plots.new_panels()[0]
     ax.plot([1, 2], [3, 4], label="all")

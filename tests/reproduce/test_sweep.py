@@ -227,11 +227,8 @@ def test_a_sweep_that_is_killed_goes_on(call, here, tmp_path, start, capsys):
     (folder,) = (path for path in (tmp_path / "build").iterdir() if path.is_dir())
     assert folder.name.startswith("smoke-sweep-") and not (folder / "seed=1" / "notebooks" / "10_test.ipynb").exists()
     assert here(*words, "--plan") == 0
-    assert re.findall(r"^(seed=\d) +(finished)?", capsys.readouterr().out, re.MULTILINE) == [
-        ("seed=0", "finished"),
-        ("seed=1", ""),
-        ("seed=2", "finished"),
-    ]
+    expected = [("seed=0", "finished"), ("seed=1", ""), ("seed=2", "finished")]
+    assert re.findall(r"^(seed=\d) +(finished)?", capsys.readouterr().out, re.MULTILINE) == expected
     (tmp_path / "go").touch()
     done = run(call, *words)
     assert done.returncode == 0, done.stderr

@@ -131,11 +131,8 @@ def test_what_s20_is_judged_by():
         [losses([100, 400]), losses([3, 5], dataset="d/ids"), losses([7], "afm"), losses([9], "dcn", "e/ids")]
     )
     found = components.statement_values(given)
-    assert found[["dataset", "item", "unit"]].to_numpy().tolist() == [
-        ["d", "dlrm", 0],
-        ["d", "dlrm", 1],
-        ["e", "dcn", 0],
-    ]
+    expected = [["d", "dlrm", 0], ["d", "dlrm", 1], ["e", "dcn", 0]]
+    assert found[["dataset", "item", "unit"]].to_numpy().tolist() == expected
     assert found["value"].tolist() == pytest.approx([100, 400, 9]) and set(found["statement"]) == {"S20"}
     assert found["error"].tolist() == pytest.approx([np.hypot(0.1, 0.1) / np.log(10)] * 3)
     harmless = losses([2]).assign(auc_drop=[1e-3, 0.0])

@@ -55,12 +55,8 @@ def test_a_panel_for_flips_and_one_for_chips(tables, tmp_path):
     curves = {line.get_label(): line.get_ydata() for line in axes[0].lines if not line.get_label().startswith("_")}
     assert list(curves) == ["no protection", "range check of weights"]
     assert np.allclose(curves["no protection"], [0.79, 0.5])
-    assert [text.get_text() for text in axes[1].get_yticklabels()] == [
-        "no protection",
-        "SECDED,\nkeeps bad words",
-        "range check of weights",
-        "chipkill",
-    ]
+    expected = ["no protection", "SECDED,\nkeeps bad words", "range check of weights", "chipkill"]
+    assert [text.get_text() for text in axes[1].get_yticklabels()] == expected
     colours = [bars.lines[0].get_color() for bars in axes[1].containers]
     assert colours[0] == axes[0].lines[0].get_color() and colours[2] == axes[0].lines[1].get_color()
     plots.save(axes[0], "lead", data, "c", title="A message.", folder=tmp_path)

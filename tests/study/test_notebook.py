@@ -10,19 +10,10 @@ def check(value, annotation):
     check_parameters({"__annotations__": {"own": annotation}, "own": value})
 
 
-@pytest.mark.parametrize(
-    ("value", "annotation"),
-    [
-        (1e-5, float),
-        (1, float),
-        (3, int),
-        ("x", str),
-        (True, bool),
-        ([1e-5, 1], list[float]),
-        ([], list[str]),
-        (None, str | None),
-    ],
-)
+FITS = [(1e-5, float), (1, float), (3, int), ("x", str), (True, bool), ([1e-5, 1], list[float]), ([], list[str])]
+
+
+@pytest.mark.parametrize(("value", "annotation"), [*FITS, (None, str | None)])
 def test_values_that_fit(value, annotation):
     check(value, annotation)
 

@@ -67,13 +67,8 @@ def test_losses_by_bit_weight_and_rate(measured):
     figure = study.figures.number_formats_data(clean, losses)
     for quantity in ("auc_change", "per_bit", "at_rate"):
         ax = study.figures.number_formats(figure, quantity=quantity)
-        assert [label.get_text().partition(" ")[0] for label in ax.get_yticklabels()] == [
-            "fp32",
-            "bf16",
-            "fp8",
-            "fp32",
-            "int4",
-        ]
+        expected = ["fp32", "bf16", "fp8", "fp32", "int4"]
+        assert [label.get_text().partition(" ")[0] for label in ax.get_yticklabels()] == expected
     classes = study.number_formats.class_losses(stored, flips)
     of_scaled = classes[(classes["part"] == DENSE) & (classes["format"] == "fp8_e5m2")]
     assert set(of_scaled["bit_class"]) == {"sign", "exponent_top", "exponent_low", "mantissa", "scale"}
