@@ -11,19 +11,9 @@ TEXTS = {"what": "a share", "source": "a paper", "setting": "another model", "pu
 def written(path, *rows):
     lines = []
     for row in rows:
-        lines += [
-            "[[row]]",
-            *(
-                f"{key} = {value if isinstance(value, int) else repr(value)}"
-                for key, value in row.items()
-                if key != "where"
-            ),
-        ]
-        lines += (
-            [f"where = {{ {', '.join(f'{key} = {value!r}' for key, value in row['where'].items())} }}"]
-            if "where" in row
-            else []
-        )
+        lines += ["[[row]]", *(f"{key} = {value!r}" for key, value in row.items() if key != "where")]
+        if "where" in row:
+            lines.append(f"where = {{ {', '.join(f'{key} = {value!r}' for key, value in row['where'].items())} }}")
     path.write_text("\n".join(lines))
     return path
 

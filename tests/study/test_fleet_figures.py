@@ -11,13 +11,9 @@ def table(kind="faults", wrong=(5e4, 0.0), stops=(0.0, 0.08), nonfinite="wrong",
     rows = []
     for name, *values in zip(("none", "SECDED (72,64)"), wrong, stops, strict=False):
         row = {"kind": kind, "nonfinite": nonfinite, "mitigation": name, "faults_per_day": 146.0, "hits_per_day": 0.08}
-        for quantity, value in {
-            "wrong_per_day": values[0],
-            "nan_per_day": values[0] / 2,
-            "auc_days_per_day": 0.1,
-            "stops_per_day": values[1],
-            "stops_anywhere_per_day": 900 * values[1],
-        }.items():
+        quantities = {"wrong_per_day": values[0], "nan_per_day": values[0] / 2, "auc_days_per_day": 0.1}
+        quantities |= {"stops_per_day": values[1], "stops_anywhere_per_day": 900 * values[1]}
+        for quantity, value in quantities.items():
             row |= {quantity: value, f"{quantity}_low": value / width, f"{quantity}_high": width * value + 0.001}
         rows.append(row | {"active": 0.45, "loss_once_a_year": 0.3, "loss_once_in_ten_years": 0.4})
     return pd.DataFrame(rows)

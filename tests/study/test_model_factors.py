@@ -257,8 +257,3 @@ def test_levels_that_are_refused(levels):
         factor_grid({"width": [1], "depth": levels})
     with pytest.raises(ValueError, match=r"bers must hold one value or more, ascending, .* got"):
         dummy_trials([CELL], **OPTIONS | {"bers": levels})
-
-
-def test_a_density_there_is_not():
-    with pytest.raises(ValueError, match="unknown schema of synthetic-dummy '0.5'"):
-        dummy_trials([CELL | {"density": 0.5}], **OPTIONS)
