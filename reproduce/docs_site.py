@@ -140,31 +140,11 @@ def home_page(readme: str, install: str, notebooks: list[str]) -> str:
             raise ValueError(f"the gallery of README.md shows {picture}, which is of no notebook")
         cells += [f"[![{Path(picture).stem}]({picture}) {_text(message)}]({page}.ipynb)", ""]
     steps = install.partition("\n## ")[0].partition("\n")[2].strip()
-    lines = [
-        opening,
-        "## An example",
-        "",
-        code[0],
-        "",
-        "## Install",
-        "",
-        steps,
-        "",
-        "[More ways to install](install.md)",
-    ]
-    lines += [
-        "",
-        "## Figures",
-        "",
-        "````{container} gallery",
-        *cells,
-        "````",
-        "",
-        "## Statements of the study",
-        "",
-        *verdicts,
-    ]
-    return re.sub(r"<!--.*?-->\n?", "", "\n".join(lines), flags=re.DOTALL)
+    parts = {"An example": code[0], "Install": f"{steps}\n\n[More ways to install](install.md)"}
+    parts["Figures"] = "\n".join(["````{container} gallery", *cells, "````"])
+    parts["Statements of the study"] = "\n".join(verdicts)
+    text = f"{opening}\n" + "\n\n".join(f"## {title}\n\n{part}" for title, part in parts.items())
+    return re.sub(r"<!--.*?-->\n?", "", text, flags=re.DOTALL)
 
 
 def relinked(text: str, folder: Path, pages: dict[str, str]) -> str:

@@ -56,9 +56,9 @@ class Notebook:
             raise TypeError(f"{self.name}: {error}") from None
 
 
-def all_notebooks(folder: Path = ROOT / "notebooks") -> dict[str, Notebook]:
+def all_notebooks() -> dict[str, Notebook]:
     """The numbered notebooks by name, in their order."""
-    return {path.stem: read_notebook(path) for path in sorted(folder.glob("[0-9][0-9]_*.ipynb"))}
+    return {path.stem: read_notebook(path) for path in sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))}
 
 
 def read_notebook(path: Path) -> Notebook:

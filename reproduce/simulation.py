@@ -20,18 +20,16 @@ TABLES = 200
 CASES = TRUE, FALSE, BORDER = "true", "false", "border"
 
 
-def simulated(rule: Rule, case: str, *, tables: int = TABLES, seed: int = 0, wider: float = 1.0) -> list[str]:
-    """The verdicts on made tables.
+def simulated(rule: Rule, case: str, *, wider: float = 1.0) -> list[str]:
+    """The verdicts on `TABLES` made tables.
 
     Args:
         rule: with spreads and means.
         case: of `CASES`.
-        tables: how many.
-        seed: of the values.
         wider: by which intervals are wider than those of a run.
     """
-    random, verdicts = np.random.default_rng(seed), []
-    for _ in range(tables):
+    random, verdicts = np.random.default_rng(0), []
+    for _ in range(TABLES):
         words = []
         for _ in range(rule.items):
             words.append(together(_said(one, _mean(one, case), rule.units, random, wider) for one in rule.conditions))

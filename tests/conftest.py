@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MPLBACKEND", "Agg")  # no window, wherever tests run
 ROOT = Path(__file__).resolve().parent.parent
 
 # Files of tests by their seconds, the most first.

@@ -11,6 +11,7 @@ from drsrobust.campaign.campaign import Campaign
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import Activations, BitFlip
 from drsrobust.mitigation import ABFTEmbeddingBag, ABFTLinear, Mitigation
+from drsrobust_study.effects import campaign_seed
 from drsrobust_study.part_curves import ALL, KEYS, part_targets
 from drsrobust_study.statements import values
 
@@ -50,7 +51,7 @@ def alarm_trials(
     import pandas as pd
 
     model, tables = evaluator.model, []
-    options = {"mitigations": [recomputing(model)], "trials": trials, "seed": 1000 * seed + train_seed}
+    options = {"mitigations": [recomputing(model)], "trials": trials, "seed": campaign_seed(seed, train_seed)}
     for part, target in part_targets(model).items():
         stored = Campaign(evaluator, errors=[BitFlip(ber) for ber in bers], targets=[target], **options)
         tables.append(stored.run(progress=progress).assign(part=part, error=STAYS))

@@ -43,7 +43,6 @@ def random_flips(
     *,
     trials: int,
     seed: int,
-    progress: bool = True,
 ) -> "pd.DataFrame":
     """AUC under random flips, as many as `counts` for each way in which flips are allowed, drawn uniformly among those. Those
     of any bit are drawn by strata (`sampling="stratified"`), since the few critical bits do nearly all harm.
@@ -54,7 +53,6 @@ def random_flips(
         counts: of flips in a trial.
         trials: for each name and count.
         seed: of the first trial.
-        progress: shows a progress bar.
 
     Returns:
         `allowed` (the name), `how` (`random`), `flips`, `n` (trials), `auc` with `_low` and `_high` (of plain trials Stringer's
@@ -71,7 +69,7 @@ def random_flips(
         about: dict[str, Any] = {"allowed": name, "how": RANDOM, "flips": count, "n": n}
         rows.append(about | dict(zip(_AUC, ends, strict=True)))
 
-    with progress_bar(len(allowed) * len(counts), "random flips", progress=progress) as bar:
+    with progress_bar(len(allowed) * len(counts), "random flips") as bar:
         for name, kind in allowed.items():
             space = kind.space(evaluator.model)
             for count in counts:

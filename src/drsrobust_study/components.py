@@ -127,7 +127,6 @@ def stratified_pvf(
     partition: "pd.DataFrame",
     split: Split,
     by: Sequence[str] = ("component",),
-    confidence: float = CONFIDENCE,
 ) -> "pd.DataFrame":
     """PVF of one random error in each part of a model, by three definitions of an incorrect output (see `pvf`).
 
@@ -140,7 +139,6 @@ def stratified_pvf(
         partition: as `bit_partition` or `layer_partition` returns it.
         split: the rows that were scored.
         by: columns of `partition` to group by, as component, layer, bit_class; none: one error anywhere.
-        confidence: of the intervals.
 
     Returns:
         one row per part and definition: `model`, `dataset`, the columns of `by`, `share` (of all bits), `definition`, `n`
@@ -166,15 +164,15 @@ def stratified_pvf(
             if row["n"] and sizes[name]:
                 most = np.minimum(1.0, reach[numbers] / sizes[name])
                 frame = Strata.of(joined.assign(auc_drop=values))  # trials with incorrect outputs are the harmed ones
-                estimates = frame.share(values > 0, confidence)
-                estimates += frame.mean_interval(_within(frame, values, 0.0, most), (0.0, most), confidence)
+                estimates = frame.share(values > 0)
+                estimates += frame.mean_interval(_within(frame, values, 0.0, most), (0.0, most))
             rows.append(
                 row | dict(zip([f"{c}{end}" for c in ("pvf", "incorrect") for end in ENDS], estimates, strict=True))
             )
     frame = pd.DataFrame(rows)
     frame.attrs = {
-        "pvf": f"share of errors with an incorrect output; {confidence:.0%} interval recovered from strata's Wilson intervals",
-        "incorrect": f"mean share of incorrect outputs per error; {confidence:.0%} interval recovered from strata's intervals",
+        "pvf": f"share of errors with an incorrect output; {CONFIDENCE:.0%} interval recovered from strata's Wilson intervals",
+        "incorrect": f"mean share of incorrect outputs per error; {CONFIDENCE:.0%} interval recovered from strata's intervals",
         **DEFINITIONS,
     }
     return frame
@@ -185,7 +183,6 @@ def stratified_loss(
     partition: "pd.DataFrame",
     split: Split,
     by: Sequence[str] = ("component",),
-    confidence: float = CONFIDENCE,
 ) -> "pd.DataFrame":
     """Mean AUC loss of one random error in each part of a model. Arguments as in `stratified_pvf`.
 
@@ -208,17 +205,17 @@ def stratified_loss(
         joined = _weighted([trials[number] for number in numbers], partition.iloc[numbers], weights)
         values, frame = joined["auc_drop"].to_numpy(float, na_value=np.nan), Strata.of(joined)
         least, greatest = -np.minimum(1 - golden, most[numbers]), np.minimum(golden, most[numbers])
-        mean, low, high = frame.mean_interval(_within(frame, values, least, greatest), (least, greatest), confidence)
+        mean, low, high = frame.mean_interval(_within(frame, values, least, greatest), (least, greatest))
         if (raised := np.isnan(values)).any():
             greatest = np.where((frame.members & raised).any(axis=1), golden, greatest)
             worst = _within(frame, np.where(raised, golden, values), least, greatest)
-            high = float(np.fmax(high, frame.mean_interval(worst, (least, greatest), confidence)[2]))
+            high = float(np.fmax(high, frame.mean_interval(worst, (least, greatest))[2]))
         row = part | {"bits": int(partition["eligible"].to_numpy()[numbers].sum()), "n": int((~raised).sum())}
         squares = [w**2 * trials[k]["auc_drop"].var() / len(trials[k]) for k, w in zip(numbers, weights, strict=True)]
         error = math.sqrt(sum(squares))
         rows.append(row | {"auc_drop": mean, "auc_drop_low": low, "auc_drop_high": high, "auc_drop_error": error})
     frame = pd.DataFrame(rows)
-    frame.attrs = {"auc_drop": f"mean over errors; {confidence:.0%} interval recovered from strata's intervals"}
+    frame.attrs = {"auc_drop": f"mean over errors; {CONFIDENCE:.0%} interval recovered from strata's intervals"}
     return frame
 
 

@@ -1,6 +1,5 @@
 """What errors of memory cost a fleet a day, as a table (notebook 13)."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from drsrobust.plots.curves import mitigation_label
@@ -22,22 +21,11 @@ _WORDS = {
 }
 
 
-def fleet_risk_data(tables: "Mapping[str, pd.DataFrame]") -> "pd.DataFrame":
-    """One row per failure rate, rule for NaN and mitigation.
-
-    Args:
-        tables: name of a failure rate -> `Fleet.table()` with it, or several of these with other rules for NaN as one table.
-    """
-    import pandas as pd
-
-    return pd.concat([table.assign(rate=name) for name, table in tables.items()], ignore_index=True)
-
-
 def fleet_risk_table(data: "pd.DataFrame", served: float) -> "pd.DataFrame":
-    """What a reader needs of `fleet_risk_data`.
+    """What a reader needs of a fleet's tables.
 
     Args:
-        data: `fleet_risk_data`.
+        data: tables of `Fleet.table()`, one below the other, with `rate` (the name of their failure rates).
         served: recommendations of the whole fleet a day.
 
     Returns:

@@ -53,7 +53,6 @@ def injection_speed(
     *,
     limit: float = 30.0,
     seed: int = 0,
-    progress: bool = True,
 ) -> pd.DataFrame:
     """Measures each method on each model, on one thread.
 
@@ -66,7 +65,6 @@ def injection_speed(
         limit: seconds that one injection may take; after one that took longer, higher rates are not run,
             on larger models this one neither, and no rate at all when it was the lowest.
         seed: of the models and of the errors.
-        progress: shows a progress bar.
 
     Returns:
         one row per method, model and rate: `method`, `parameters`, `dtype`, `rate`, `errors` (flipped bits of the first
@@ -92,7 +90,7 @@ def injection_speed(
         models.append((parameters, dtype, sorted({*map(float, rates), *by_count})))
     models.sort(key=lambda model: model[0] * BITS[model[1]])
     rows = []
-    with progress_bar(len(methods) * sum(len(every) for *_, every in models), "injection", progress=progress) as bar:
+    with progress_bar(len(methods) * sum(len(every) for *_, every in models), "injection") as bar:
         for method in methods:
             spec = {"method": method, "models": models, "seed": seed, "limit": limit}
             not_run = all(cannot(method, dtype) for _, dtype, _ in models)
@@ -167,24 +165,12 @@ def measure(
                 if unable or rate >= highest:
                     yield row | _not_run(unable or why)
                     continue
-                from_here = (
-                    rate if rate > min(rates) else 0.0
-                )  # who fails at the lowest rate has a cost of another kind
-                try:
-                    bench = bench or _Bench(kind, parameters, dtype, seed)
-                    point = bench.point(rate, seed, limit)
-                except Exception as error:
-                    short = isinstance(error, MemoryError) or "allocate" in str(error)  # PyTorch has no class for it
-                    if not short:
-                        raise
-                    if bench:
-                        bench.restore()
-                    highest, why = from_here, f"too little memory at {parameters:,} parameters, rate {rate:.2g}"
-                    yield row | _not_run(why)
-                    continue
+                bench = bench or _Bench(kind, parameters, dtype, seed)
+                point = bench.point(rate, seed, limit)
                 if (seconds := point["cpu_ms"] / 1e3) > limit:
                     took = f"one injection took {seconds:.2g} s at {parameters:,} parameters, rate {rate:.2g}"
-                    highest, why = from_here, f"{took}; limit {limit:g} s"
+                    why = f"{took}; limit {limit:g} s"
+                    highest = rate if rate > min(rates) else 0.0  # at the lowest rate the cost is of another kind
                 yield row | point | {"note": kind.about}
     finally:
         torch.set_num_threads(threads)
@@ -234,16 +220,13 @@ class _Bench:
             "peak_mib": extra,
         }
 
-    def restore(self) -> None:
-        with torch.no_grad():
-            for parameter, golden in zip(self._model.parameters(), self._golden, strict=True):
-                parameter.copy_(golden)
-
     def _undo(self) -> float | None:
         """Restores the model; seconds of CPU time if the method has an undo of its own."""
         if self._method.undo:
             return cpu_seconds(self._method.undo)[1]
-        self.restore()
+        with torch.no_grad():
+            for parameter, golden in zip(self._model.parameters(), self._golden, strict=True):
+                parameter.copy_(golden)
         return None
 
 
@@ -344,14 +327,10 @@ def ratios(table: pd.DataFrame, parameters: int = STUDY_SIZE) -> pd.DataFrame:
     return times.sort_index()
 
 
-def peers(path: Path = PEERS) -> pd.DataFrame:
-    """The committed run of `make bench BENCH=peers`: a row per published tool and call.
-
-    Args:
-        path: the CSV file; `benchmarks.peers` names its columns.
-    """
+def peers() -> pd.DataFrame:
+    """The committed run of `make bench BENCH=peers`, a row per published tool and call; `benchmarks.peers` has the columns."""
     whole = {"version": str, "repetition": "Int64", "errors": "Int64"}
-    return pd.read_csv(path, dtype=whole).fillna({"version": "", "note": ""})
+    return pd.read_csv(PEERS, dtype=whole).fillna({"version": "", "note": ""})
 
 
 def statement_values(table: pd.DataFrame) -> pd.DataFrame:

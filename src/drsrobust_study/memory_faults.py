@@ -1,18 +1,11 @@
 """What faults of DRAM chips cost, by mode and protection, against single wrong bits (notebook 12)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-from torch import nn
-
-from drsrobust._hashing import digest
 from drsrobust.campaign.sampling import StratifiedTable
-from drsrobust.data import Dataset, Split
-from drsrobust.data.dataset import Ids
+from drsrobust.data import Split
 from drsrobust.injection.memory_faults import CHIPS, DATA_CHIPS
-from drsrobust.models.registry import build_model, default_sizes, model_name
 from drsrobust.statistics.columns import CONDITION, ENDS, MITIGATION, identifying
 from drsrobust.statistics.strata import ALL, STRATUM, WEIGHT
 from drsrobust.statistics.summary import corrected_exactly, summarise
@@ -177,32 +170,3 @@ def effects(
     for name, found in curves[curves["ber"] == ber].groupby("mitigation", sort=False):
         rows.append(of_table(f"auc {name}", f"AUC under flips at {ber:g}, {name}", found))
     return table(rows)
-
-
-def enlarged(
-    model: nn.Module, data: Dataset, rows: Split, parameters: int, *, seed: int = 0
-) -> tuple[nn.Module, Split]:
-    """A registered model with its tables repeated until it has about so many parameters, and rows that read one copy of each
-    table row at random. Scores without errors are the same.
-
-    Args:
-        model: trained on `data`, with the default sizes.
-        data: its data set.
-        rows: to change.
-        parameters: of the large model.
-        seed: of the copies that are read.
-    """
-    copies = max(1, round(parameters / sum(weight.numel() for weight in model.parameters())))
-    features = tuple(replace(feature, cardinality=copies * feature.cardinality) for feature in data.schema.features)
-    name = model_name(model)
-    large = build_model(name, replace(data.schema, features=features), **default_sizes(name, data.name))
-    state = large.state_dict()
-    for key, value in model.state_dict().items():
-        state[key].copy_(value if value.shape == state[key].shape else value.repeat(copies, 1))
-    random = np.random.default_rng(seed)
-    sparse = {}
-    for feature in data.schema.features:
-        values, lengths = rows.sparse[feature.name]
-        copy = random.integers(copies, size=len(values), dtype=np.int32)
-        sparse[feature.name] = Ids(values + np.int32(feature.cardinality) * copy, lengths)
-    return large, replace(rows, sparse=sparse, source=digest([rows.source, "copies", copies, seed]))

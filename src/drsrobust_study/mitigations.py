@@ -100,7 +100,6 @@ def trained(
     *,
     rows: int | None = None,
     settings: Settings | None = None,
-    progress: bool = True,
 ) -> list[Case]:
     """Trained models, DLRM on MovieLens first.
 
@@ -109,7 +108,6 @@ def trained(
         models: on each of them; None: DLRM, and on MovieLens the study's models.
         rows: of generated data sets; None: their own number.
         settings: of training; None: those of the model on the data.
-        progress: shows a progress bar.
     """
     if datasets is None:
         datasets = REAL if os.environ.get("DRSROBUST_DATA") else GENERATED
@@ -118,7 +116,7 @@ def trained(
         is_generated = rows is not None and dataset.startswith("synthetic-")
         data = load_dataset(dataset, rows=rows) if is_generated else load_dataset(dataset)
         for name in MODELS.get(dataset, ("dlrm",)) if models is None else models:
-            model = load_model(name, data, settings=settings, progress=progress)
+            model = load_model(name, data, settings=settings)
             cases.append(Case(name, dataset, model, data.train, data.test))
     return cases
 

@@ -135,7 +135,6 @@ def dummy_trials(
     released_inputs: int = 1_000,
     models: int = 8,
     trials: int = 1,
-    last_trials: int = 1,
     seed: int = 0,
     progress: bool = True,
 ) -> "pd.DataFrame":
@@ -150,7 +149,6 @@ def dummy_trials(
         released_inputs: the first so many of them are scored with the released look-up, where all read the same rows.
         models: drawn per cell; models of one number have the same inputs in cells of the same density.
         trials: per cell, model, rate and target.
-        last_trials: the same at the highest rate, at least `trials`.
         seed: decides parameters, inputs and errors.
         progress: shows a progress bar.
 
@@ -175,13 +173,12 @@ def dummy_trials(
                 key = [seed, drawn, *cell.values()]
                 model = _drawn(data.schema, cell, _derived(*key))
                 outputs = {lookup: DummyOutputs(model, batch, lookup) for lookup, batch in batches.items()}
-                for target, trial in product(targets, range(max(trials, last_trials))):
+                for target, trial in product(targets, range(trials)):
                     map_seed = _derived(*key, *target.encode(), trial)
                     about = {**cell, "drawn": drawn, "target": target, "trial": trial}
-                    rates = bers if trial < trials else bers[-1:]
-                    rows += [about | row for row in _over_rates(model, outputs, target, rates, map_seed)]
+                    rows += [about | row for row in _over_rates(model, outputs, target, bers, map_seed)]
                 bar.update()
-                count_done("trials", len(targets) * (trials * (len(bers) - 1) + max(trials, last_trials)))
+                count_done("trials", len(targets) * trials * len(bers))
     return pd.DataFrame(rows)
 
 

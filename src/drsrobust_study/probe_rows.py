@@ -38,7 +38,6 @@ def flips(
     trials: int,
     explained: ProbeRows,
     seed: int,
-    progress: bool = True,
 ) -> "pd.DataFrame":
     """Trials with one flipped bit, in strata: component times class of bits; tables each by itself for the top exponent bit.
 
@@ -49,7 +48,6 @@ def flips(
             in each part (dense layers, tables) go to its strata by their bits.
         explained: probe rows whose undetected flips get a reason.
         seed: of the first trial.
-        progress: shows a progress bar.
 
     Returns:
         one row per trial: `model`, `dataset`, `part`, `component`, `bit_class`, `stratum`, `weight` (which sum to 1), `trial`,
@@ -79,7 +77,7 @@ def flips(
             row = about | {"part": part.part, "component": part.component, "bit_class": part.bit_class}
             row |= {"target": part.target, "reason_read": reads}
             rows.append(row | {STRATUM: str(stratum), WEIGHT: part.weight / n, "trial": trial, "seed": maps[-1].seed})
-    with progress_bar(len(maps), "single flips", progress=progress) as bar:
+    with progress_bar(len(maps), "single flips") as bar:
         for row, errors in zip(rows, maps, strict=True):
             with errors.applied(model):
                 result = evaluator.rerun(errors)

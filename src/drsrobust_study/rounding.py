@@ -1,4 +1,4 @@
-"""Rounding behind checksums: which errors in tables exceed it, and how far thresholds lie above it: claim C13 (notebook 07)."""
+"""Rounding behind checksums: which errors in tables exceed it, and how far thresholds lie above it (notebook 07)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,23 +16,21 @@ from drsrobust.mitigation.abft.embedding_checks import BagCheck
 from drsrobust.mitigation.abft.rounding_bounds import unit_roundoff
 
 
-def threshold_claim(model: nn.Module, rows: Split) -> pd.DataFrame:
-    """The finding on claim C13: how many times the largest difference of clean rows the provable threshold of a linear layer
-    is. Both are compared row by row, since the threshold depends on the row.
+def thresholds_over_rounding(model: nn.Module, rows: Split) -> pd.DataFrame:
+    """How many times the largest difference of clean rows the provable threshold of a linear layer is. Both are compared row by
+    row, since the threshold depends on the row.
 
     Args:
         model: without errors.
         rows: that are scored.
 
     Returns:
-        one row: `value` (the median over layers), `low`, `high` (the range), `n` layers, `interval`, `detail` (by layer)
-        and `reason`.
+        one row: `value` (the median over layers), `low`, `high` (the range), `n` layers, and `interval`.
     """
     checks = ABFTLinear.fit(model, rows, mode="calibrated", margin=1.0).checks
     ratios = pd.Series({name: 1 / check.rule.share for name, check in checks.items()})
     row = {"value": ratios.median(), "low": ratios.min(), "high": ratios.max(), "n": len(ratios)}
-    row |= {"interval": f"range over {len(ratios)} layers", "reason": ""}
-    row["detail"] = ", ".join(f"{name} {ratio:.0f}" for name, ratio in ratios.items())
+    row |= {"interval": f"range over {len(ratios)} layers"}
     return pd.DataFrame([row])
 
 

@@ -1,6 +1,6 @@
 """Errors during training: what they cost, which detector notices them, and what actions leave (notebook 17)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -87,13 +87,12 @@ def by_place(table: "pd.DataFrame", words: Mapping[str, int]) -> "pd.DataFrame":
     return shown
 
 
-def detection(table: "pd.DataFrame", detectors: Iterable[str], within: Sequence[int] = WITHIN) -> "pd.DataFrame":
+def detection(table: "pd.DataFrame", detectors: Iterable[str]) -> "pd.DataFrame":
     """Shares of the harmful errors that each detector noticed within some steps, the first being that of the error.
 
     Args:
         table: of `named`.
         detectors: names.
-        within: steps.
 
     Returns:
         `kind`, `detector`, `within`, `n` (harmful errors), `noticed`, `share` with `_low` and `_high` (exact).
@@ -104,7 +103,7 @@ def detection(table: "pd.DataFrame", detectors: Iterable[str], within: Sequence[
     for kind in (STORED, COMPUTED):
         bad = table[table["harmful"] & (table["kind"] == kind)]
         for detector in detectors:
-            for steps in within:
+            for steps in WITHIN:
                 count = int((bad[f"alarm_{detector}"] <= steps).fillna(False).sum())
                 found = exact_share(count, len(bad))
                 ends = {f"share{end}": found[name] for end, name in zip(ENDS, ("value", "low", "high"), strict=True)}
@@ -177,15 +176,7 @@ def effects(table: "pd.DataFrame", words: Mapping[str, int]) -> "pd.DataFrame":
         what, flag = flags[name]
         bad = stored["harmful"].to_numpy(float)
         ends = (np.nan,) * 3 if strata is None else strata.ratio(bad * flag[stored.index].to_numpy(float), bad)
-        text = f"the same by words of memory, of bit 30: {what}"
-        rows.append(
-            measured(
-                f"{name} stored, by words",
-                text,
-                np.clip(ends, 0, 1).tolist(),
-                int(bad.sum()),
-                "words",
-                "" if bad.any() else "no harmful error",
-            )
-        )
+        text, ends = f"the same by words of memory, of bit 30: {what}", np.clip(ends, 0, 1).tolist()
+        why = "" if bad.any() else "no harmful error"
+        rows.append(measured(f"{name} stored, by words", text, ends, int(bad.sum()), "words", why))
     return effect_table(rows)

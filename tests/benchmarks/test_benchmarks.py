@@ -43,7 +43,7 @@ def positive(values):
 @pytest.mark.long
 def test_injection(bench, monkeypatch):
     monkeypatch.setattr(injection, "STUDY_SIZE", 30_000)
-    small = {"sizes": [30_000, 60_000], "int8_sizes": [], "rates": [1e-3], "counts": [1000], "progress": False}
+    small = {"sizes": [30_000, 60_000], "int8_sizes": [], "rates": [1e-3], "counts": [1000]}
     tables, text = bench(
         injection,
         {"injection": injection_speed.COLUMNS},
@@ -137,7 +137,7 @@ def test_mitigation(bench):
     datasets = {"datasets": ["synthetic-movielens/full"], "models": ["dlrm"], "rows": 4000}
     small = {
         "make_large": partial(mitigations.large, 1300, 400, SIZES),
-        "make_trained": partial(mitigations.trained, **datasets, settings=QUICK, progress=False),
+        "make_trained": partial(mitigations.trained, **datasets, settings=QUICK),
         **{"batches": [64], "turns": 1, "injections": 320, "int8_injections": 96, "test_rows": 300},
         **{"generated_rows": 2048, "trials": 3, "progress": False},
     }

@@ -77,9 +77,8 @@ def test_references_are_cited_and_complete(text):
 
 def test_figures_and_their_captions_count(text):
     images = re.findall(r"!\[([^]]*)\]\(\.\./figures/(\w+)\.svg\)\n\nFigure (\d+): ", text)
-    assert [int(number) for *_, number in images] == list(range(1, len(FIGURES) + 1)) and text.count("![") == len(
-        FIGURES
-    )
+    assert [int(number) for *_, number in images] == list(range(1, len(FIGURES) + 1))
+    assert text.count("![") == len(FIGURES)
     assert [name for _, name, _ in images] == FIGURES and all(40 < len(words) < 200 for words, *_ in images)
 
 

@@ -36,16 +36,8 @@ def test_measured_times_are_under_the_limit_and_of_notebooks_that_are_there():
 
 def test_a_line_has_question_statements_and_times(tmp_path):
     notebook = read_notebook(write(tmp_path, "a: int = 1"))
-    measured = [
-        {
-            "notebook": "10_test",
-            "seconds": "90.0",
-            "cpu_seconds": "60.2",
-            "peak_mib": "1536",
-            "machine": "2 cores",
-            "error": "",
-        }
-    ]
+    given = {"notebook": "10_test", "seconds": "90.0", "cpu_seconds": "60.2", "peak_mib": "1536", "machine": "2 cores"}
+    measured = [given | {"error": ""}]
     said = "| `10_test` | why it is so |\n"
     text = index_notebook({"10_test": notebook}, said, measured).cells[0].source
     assert "| [10_test](10_test.ipynb) | why it is so | - | 1.5 | 60 | 1.5 GiB |" in text and "on 2 cores." in text

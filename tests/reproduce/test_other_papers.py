@@ -11,19 +11,9 @@ TEXTS = {"what": "a share", "source": "a paper", "setting": "another model", "pu
 def written(path, *rows):
     lines = []
     for row in rows:
-        lines += [
-            "[[row]]",
-            *(
-                f"{key} = {value if isinstance(value, int) else repr(value)}"
-                for key, value in row.items()
-                if key != "where"
-            ),
-        ]
-        lines += (
-            [f"where = {{ {', '.join(f'{key} = {value!r}' for key, value in row['where'].items())} }}"]
-            if "where" in row
-            else []
-        )
+        lines += ["[[row]]", *(f"{key} = {value!r}" for key, value in row.items() if key != "where")]
+        if "where" in row:
+            lines.append(f"where = {{ {', '.join(f'{key} = {value!r}' for key, value in row['where'].items())} }}")
     path.write_text("\n".join(lines))
     return path
 
@@ -42,19 +32,14 @@ def figures(tmp_path):
 
 def test_numbers_are_those_of_the_cells(figures):
     rows = [TEXTS | {"csv": "e", "where": {"effect": "a"}}, TEXTS | {"csv": "e", "where": {"effect": "b"}}]
-    rows += [
-        TEXTS | {"csv": "points", "value": "auc", "where": {"ber": 1e-3}},
-        TEXTS | {"csv": "missing", "where": {"effect": "a"}},
-        TEXTS | {"csv": "e", "where": {"effect": "z"}},
-    ]
+    rows += [TEXTS | {"csv": "points", "value": "auc", "where": {"ber": 1e-3}}]
+    rows += [TEXTS | {"csv": "missing", "where": {"effect": "a"}}, TEXTS | {"csv": "e", "where": {"effect": "z"}}]
     found = table(figures, written(figures / "rows.toml", *rows))
     assert found["value"].tolist()[:3] == [0.3, 0.5, 0.6] and found["low"].tolist()[:3:2] == [0.2, 0.5]
     assert found["why"].tolist() == ["", "the same in all", "", NOT_RUN, NOT_RUN] and found["n"].tolist()[:2] == [5, 5]
     lines = as_markdown(found).splitlines()
-    assert (
-        len(lines) == 7
-        and lines[2] == "| a share | 94 % | a paper: another model | 0.3 [0.2, 0.4] (trainings, n = 5) | yes |"
-    )
+    assert len(lines) == 7
+    assert lines[2] == "| a share | 94 % | a paper: another model | 0.3 [0.2, 0.4] (trainings, n = 5) | yes |"
     assert "| 0.5 (the same in all) |" in lines[3] and "| 0.6 [0.5, 0.7] |" in lines[4] and f"| {NOT_RUN} |" in lines[5]
 
 

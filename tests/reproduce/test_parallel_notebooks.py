@@ -119,11 +119,9 @@ def test_those_that_read_data_wait_for_the_models(tmp_path):
     """A notebook that reads no data set runs beside the models' notebook, and one that reads one after it."""
     place = "import pathlib, time\nplace = pathlib.Path(folder)\n"
     meet = place + "(place / 'models').touch()\nwhile not (place / 'alone').exists():\n    time.sleep(0.05)\n"
-    cells = {
-        "00_models": meet + "time.sleep(1); (place / 'trained').touch()\nname = '00_models'" + DRAW,
-        "10_early": place + "(place / 'alone').touch()\nname = '10_early'" + DRAW,
-        "11_late": place + "assert (place / 'trained').exists()\nname = '11_late'" + DRAW,
-    }
+    cells = {"00_models": meet + "time.sleep(1); (place / 'trained').touch()\nname = '00_models'" + DRAW}
+    cells |= {"10_early": place + "(place / 'alone').touch()\nname = '10_early'" + DRAW}
+    cells |= {"11_late": place + "assert (place / 'trained').exists()\nname = '11_late'" + DRAW}
     for name, cell in cells.items():
         data = 'dataset: str = ""\n' if name == "11_late" else ""
         write(tmp_path, f'{data}folder: str = ""', cell, name=f"{name}.ipynb")

@@ -91,12 +91,8 @@ def test_notebooks_run_side_by_side_but_for_models_and_those_that_measure_time()
 
 
 def test_durations():
-    assert [duration(seconds) for seconds in (7, 600, 7200, 86400 * 40)] == [
-        "7 s",
-        "10.0 min",
-        "2.0 hours",
-        "40.0 days",
-    ]
+    expected = ["7 s", "10.0 min", "2.0 hours", "40.0 days"]
+    assert [duration(seconds) for seconds in (7, 600, 7200, 86400 * 40)] == expected
 
 
 def plan(*arguments, capsys):

@@ -85,7 +85,7 @@ def test_what_is_printed(smoke):
 
 
 FIGURES = {
-    "00_models": ("", "_learning"),
+    "00_models": ("",),
     "00_quickstart": ("",),
     "01_bit_sensitivity": ("", "_layout", "_models"),
     "02_model_factors": ("", "_design"),
@@ -312,7 +312,7 @@ def test_a_full_disk_costs_only_what_has_no_room(what, tmp_path, monkeypatch, ca
     """What failed and what is there is said; a report of an earlier run does not stay."""
     from reproduce import __main__, report, runner
 
-    def full(*_):
+    def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def run_notebook(notebook, parameters, folder):

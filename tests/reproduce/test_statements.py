@@ -63,15 +63,8 @@ def test_a_wider_interval_says_no_more(low, high, below, above, bound, width):
 
 def test_shares_of_items():
     rule = Rule("S6", "", "03_test", (Condition("x", above=0),), 0.8, 0.2, 5)
-    words = {
-        (5, 0, 0): REPRODUCED,
-        (4, 0, 1): REPRODUCED,
-        (3, 2, 0): UNDECIDED,
-        (1, 0, 4): CONTRADICTED,
-        (0, 1, 4): CONTRADICTED,
-        (1, 1, 3): UNDECIDED,
-        (0, 0, 0): NOT_RUN,
-    }
+    words = {(5, 0, 0): REPRODUCED, (4, 0, 1): REPRODUCED, (3, 2, 0): UNDECIDED, (1, 0, 4): CONTRADICTED}
+    words |= {(0, 1, 4): CONTRADICTED, (1, 1, 3): UNDECIDED, (0, 0, 0): NOT_RUN}
     for (clear, unclear, not_so), word in words.items():
         assert rule.verdict([YES] * clear + [MAYBE] * unclear + [NO] * not_so) == word
 

@@ -145,14 +145,11 @@ def test_a_bad_call_is_refused_in_a_line(words, says, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("notebook = '03_ber_swep'\n[grid]\nseed=[0]", "unknown notebook '03_ber_swep'; did you mean '03_ber_sweep'?"),
         ("[grid]\nseed=[0]", 'it lacks notebook = "..."'),
         ("notebook = '03_ber_sweep'\n[grids]\nseed=[0]", "unknown entry 'grids'; did you mean 'grid'?"),
         ("notebook = '03_ber_sweep'\n[grid]\nseed=[0]\n[zip]\ntrials=[1]", "it has [grid] and [zip]; give one of them"),
         ("notebook = '03_ber_sweep'", "it has no [grid] or [zip]; give one of them"),
         ("notebook = '03_ber_sweep'\n[grid]\nseed=[]", "seed has no values"),
-        ("notebook = '03_ber_sweep'\n[grid]", "nothing varies; give several values"),
-        ("notebook = '03_ber_sweep'\n[grid]\nsed=[1]", "unknown parameter of 03_ber_sweep 'sed'; did you mean 'seed'?"),
         ("notebook = '03_ber_sweep'\n[grid]\nseed=1", "seed is 1; to vary it give a list of values"),
         (
             "notebook = '03_ber_sweep'\n[grid]\nbers=[1e-3]",
@@ -227,11 +224,8 @@ def test_a_sweep_that_is_killed_goes_on(call, here, tmp_path, start, capsys):
     (folder,) = (path for path in (tmp_path / "build").iterdir() if path.is_dir())
     assert folder.name.startswith("smoke-sweep-") and not (folder / "seed=1" / "notebooks" / "10_test.ipynb").exists()
     assert here(*words, "--plan") == 0
-    assert re.findall(r"^(seed=\d) +(finished)?", capsys.readouterr().out, re.MULTILINE) == [
-        ("seed=0", "finished"),
-        ("seed=1", ""),
-        ("seed=2", "finished"),
-    ]
+    expected = [("seed=0", "finished"), ("seed=1", ""), ("seed=2", "finished")]
+    assert re.findall(r"^(seed=\d) +(finished)?", capsys.readouterr().out, re.MULTILINE) == expected
     (tmp_path / "go").touch()
     done = run(call, *words)
     assert done.returncode == 0, done.stderr

@@ -1,6 +1,5 @@
 """Alarms of forward passes against counting and enumeration, re-execution, and the figure."""
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,7 +11,6 @@ from drsrobust.mitigation import ABFTLinear
 from drsrobust_study import figures
 from drsrobust_study.abft_alarms import PASSES, STAYS, alarm_points, alarm_trials, reexecution, statement_values
 
-mpl.use("Agg")
 BERS = [1e-8, 1e-6, 1e-4]
 
 

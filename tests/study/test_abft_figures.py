@@ -1,6 +1,5 @@
 """Figures of checksums: which numbers they draw, and where."""
 
-import matplotlib as mpl
 import pandas as pd
 import pytest
 
@@ -12,9 +11,7 @@ from drsrobust.statistics import summarise
 from drsrobust.statistics.intervals import wilson
 from drsrobust_study import figures
 from drsrobust_study.abft import effects
-from drsrobust_study.rounding import threshold_claim
-
-mpl.use("Agg")
+from drsrobust_study.rounding import thresholds_over_rounding
 
 
 @pytest.fixture
@@ -103,7 +100,7 @@ def test_effects_of_what_was_not_measured(found, runs, sweep):
 
 def test_thresholds_over_rounding(trained, data):
     """The ratio is that of the provable threshold and the largest difference, row by row."""
-    found = threshold_claim(trained, data.test).iloc[0]
+    found = thresholds_over_rounding(trained, data.test).iloc[0]
     check = ABFTLinear.fit(trained, data.test, mode="calibrated", margin=2.0).checks
     shares = [2.0 / one.rule.share for one in check.values()]
     assert (found["low"], found["high"], found["n"]) == pytest.approx((min(shares), max(shares), len(shares)))

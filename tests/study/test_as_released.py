@@ -21,10 +21,8 @@ def test_clipping(name, data):
         assert clips == [] and len(linear) <= 1
         return
     assert [clip.name for clip in clips] == ["clip as released 6", "clip as released 100"]
-    assert as_released.display_names(clips) == {
-        "clip as released 6": "fixed bound 6, hidden layers",
-        "clip as released 100": "fixed bound 100, hidden layers",
-    }
+    expected = {"clip as released 6": "fixed bound 6", "clip as released 100": "fixed bound 100"}
+    assert as_released.display_names(clips) == {name: f"{bound}, hidden layers" for name, bound in expected.items()}
     assert clips[0].identity() == dr.ActivationClipping(6, sites="linear").identity()
     with clips[0].attach(model):
         hooked = [n for n, m in model.named_modules() if m._forward_hooks]

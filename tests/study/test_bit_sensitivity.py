@@ -3,7 +3,6 @@
 import math
 import struct
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,8 +13,6 @@ from torch import nn
 from drsrobust import plots
 from drsrobust_study import figures
 from drsrobust_study.bit_sensitivity import exponent_flips, flipped, loss_by_bit
-
-mpl.use("Agg")
 
 
 def test_flips_are_those_of_the_stored_bits():
@@ -70,10 +67,8 @@ def data():
 
 
 def test_shares_by_bit(data, tmp_path, monkeypatch):
-    assert data[["model", "target", "bit"]].to_numpy().tolist()[:2] == [
-        ["dlrm", "embedding", 3],
-        ["dlrm", "embedding", 30],
-    ]
+    expected = [["dlrm", "embedding", 3], ["dlrm", "embedding", 30]]
+    assert data[["model", "target", "bit"]].to_numpy().tolist()[:2] == expected
     ax = figures.bit_sensitivity(data[data["model"] == "fm"], lowest=16)
     assert [bars.lines[0].get_ydata().tolist() for bars in ax.containers] == [[0.1], [0.1]]
     monkeypatch.setenv("DRSROBUST_FIGURES", str(tmp_path))

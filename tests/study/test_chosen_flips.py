@@ -14,7 +14,7 @@ def curves(trained, data):
     search, evaluator = dr.Evaluator(trained, data.valid.head(300)), dr.Evaluator(trained, data.test.head(300))
     allowed = {"any bit": dr.Allowed(), "in range": dr.Allowed("mlp", passes=dr.WeightRange.fit(trained))}
     found = {name: dr.worst_case(search, budget=3, allowed=kind) for name, kind in allowed.items()}
-    random = study.chosen_flips.random_flips(evaluator, allowed, [1, 40], trials=18, seed=5, progress=False)
+    random = study.chosen_flips.random_flips(evaluator, allowed, [1, 40], trials=18, seed=5)
     return study.chosen_flips.chosen_and_random(found, random, evaluator), evaluator, allowed
 
 

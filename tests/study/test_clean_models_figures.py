@@ -1,7 +1,7 @@
 import pandas as pd
 import pytest
 
-from drsrobust.plots import new_panels, save_table
+from drsrobust.plots import new_panels
 from drsrobust_study.figures.clean_models import clean_auc, clean_auc_data
 
 
@@ -34,12 +34,3 @@ def test_data_sets_are_drawn_on_one_scale(table):
     spans = [high - low for low, high in (ax.get_xlim() for ax in axes)]
     assert spans[0] == pytest.approx(spans[1]) and spans[0] >= 0.1 and axes[1].get_title("left") == "narrow"
     clean_auc(table.iloc[:0])
-
-
-def test_tables_and_panels(table, tmp_path, monkeypatch):
-    monkeypatch.setenv("DRSROBUST_FIGURES", str(tmp_path))
-    save_table(table, "models", "What the columns are.")
-    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "models.csv"), table)
-    one, two = new_panels(2, sharey=False)
-    one.set_ylim(0, 9)
-    assert two.get_ylim() != (0, 9)

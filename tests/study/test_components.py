@@ -65,14 +65,8 @@ def test_weighted_means_agree_with_plain_draws(evaluator, campaigns):
 
 def test_what_no_trial_reached_or_what_raised_is_not_certain(evaluator, campaigns):
     partition, table, _ = campaigns
-    quiet = {
-        "decision_changed": 0.0,
-        "list_changed": 0.0,
-        "score_changed": 0.0,
-        "auc_drop": 0.0,
-        "rows_reached": 0,
-        "outcome": "ok",
-    }
+    quiet = {"decision_changed": 0.0, "list_changed": 0.0, "score_changed": 0.0, "auc_drop": 0.0, "rows_reached": 0}
+    quiet |= {"outcome": "ok"}
     found = components.stratified_pvf(table.assign(**quiet), partition, evaluator.rows, by=["layer"])
     assert (found["incorrect"] == 0).all() and (found["incorrect_high"] > 0).all()
     losses = components.stratified_loss(table.assign(**quiet), partition, evaluator.rows, by=["layer"])
@@ -121,14 +115,8 @@ def losses(ratios, model="dlrm", dataset="d/full"):
     rows = []
     for seed, ratio in enumerate(ratios):
         for part, share, loss in (("mlp", 0.1, ratio), ("table", 0.9, 1)):
-            row = {
-                "model": model,
-                "dataset": dataset,
-                "train_seed": seed,
-                "part": part,
-                "component": part,
-                "layer": part,
-            }
+            row = {"model": model, "dataset": dataset, "train_seed": seed, "part": part, "component": part}
+            row |= {"layer": part}
             loss = 1e-4 * (1 + seed) * loss
             rows.append(
                 row | {"share": share, "bits": round(1000 * share), "auc_drop": loss, "auc_drop_error": 0.1 * loss}
@@ -143,11 +131,8 @@ def test_what_s20_is_judged_by():
         [losses([100, 400]), losses([3, 5], dataset="d/ids"), losses([7], "afm"), losses([9], "dcn", "e/ids")]
     )
     found = components.statement_values(given)
-    assert found[["dataset", "item", "unit"]].to_numpy().tolist() == [
-        ["d", "dlrm", 0],
-        ["d", "dlrm", 1],
-        ["e", "dcn", 0],
-    ]
+    expected = [["d", "dlrm", 0], ["d", "dlrm", 1], ["e", "dcn", 0]]
+    assert found[["dataset", "item", "unit"]].to_numpy().tolist() == expected
     assert found["value"].tolist() == pytest.approx([100, 400, 9]) and set(found["statement"]) == {"S20"}
     assert found["error"].tolist() == pytest.approx([np.hypot(0.1, 0.1) / np.log(10)] * 3)
     harmless = losses([2]).assign(auc_drop=[1e-3, 0.0])

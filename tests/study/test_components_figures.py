@@ -1,13 +1,10 @@
 import itertools
 
-import matplotlib as mpl
 import pandas as pd
 import pytest
 
 from drsrobust import plots
 from drsrobust_study import figures
-
-mpl.use("Agg")
 
 
 def ends(value, name):

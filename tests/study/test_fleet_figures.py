@@ -1,34 +1,31 @@
 """The table of a fleet and its figure, of tables with no row, one and several."""
 
-import matplotlib as mpl
 import pandas as pd
 import pytest
 
 from drsrobust_study.figures import fleet_day, fleet_day_data
-from drsrobust_study.fleet_risk import fleet_risk_data, fleet_risk_table, worded
-
-mpl.use("Agg")
+from drsrobust_study.fleet_risk import fleet_risk_table, worded
 
 
 def table(kind="faults", wrong=(5e4, 0.0), stops=(0.0, 0.08), nonfinite="wrong", width=2.0):
     rows = []
     for name, *values in zip(("none", "SECDED (72,64)"), wrong, stops, strict=False):
         row = {"kind": kind, "nonfinite": nonfinite, "mitigation": name, "faults_per_day": 146.0, "hits_per_day": 0.08}
-        for quantity, value in {
-            "wrong_per_day": values[0],
-            "nan_per_day": values[0] / 2,
-            "auc_days_per_day": 0.1,
-            "stops_per_day": values[1],
-            "stops_anywhere_per_day": 900 * values[1],
-        }.items():
+        quantities = {"wrong_per_day": values[0], "nan_per_day": values[0] / 2, "auc_days_per_day": 0.1}
+        quantities |= {"stops_per_day": values[1], "stops_anywhere_per_day": 900 * values[1]}
+        for quantity, value in quantities.items():
             row |= {quantity: value, f"{quantity}_low": value / width, f"{quantity}_high": width * value + 0.001}
         rows.append(row | {"active": 0.45, "loss_once_a_year": 0.3, "loss_once_in_ten_years": 0.4})
     return pd.DataFrame(rows)
 
 
+def joined(tables):
+    return pd.concat([one.assign(rate=name) for name, one in tables.items()], ignore_index=True)
+
+
 @pytest.fixture
 def data():
-    return fleet_risk_data({"1 Gb": table(), "16 Gb": table(wrong=(4e4, 10.0)), "events": table("events", (90.0, 0.0))})
+    return joined({"1 Gb": table(), "16 Gb": table(wrong=(4e4, 10.0)), "events": table("events", (90.0, 0.0))})
 
 
 def test_the_table_of_a_reader(data):
@@ -44,7 +41,7 @@ def test_the_table_of_a_reader(data):
 
 def test_a_day_of_the_fleet():
     caught = table(wrong=(2.8e4, 0.0), nonfinite="caught")
-    data = fleet_risk_data({"1 Gb": pd.concat([table(), caught]), "16 Gb": table(wrong=(4e4,))})
+    data = joined({"1 Gb": pd.concat([table(), caught]), "16 Gb": table(wrong=(4e4,))})
     day = fleet_day_data(data, "1 Gb")
     assert day["mitigation"].tolist() == ["none", "none", "SECDED (72,64)"] and day["nonfinite"].tolist()[1] == "caught"
     ax = fleet_day(day, quantity="wrong_per_day")
@@ -62,6 +59,6 @@ def test_every_rule_for_nan_is_in_the_table():
         table(wrong=(5.5e4,), width=1.1, nonfinite="no click"),
         table(wrong=(2.8e4,), width=1.1, nonfinite="caught"),
     ]
-    data = fleet_risk_data({"1 Gb": pd.concat(rules), "16 Gb": table(wrong=(4e4,))})
+    data = joined({"1 Gb": pd.concat(rules), "16 Gb": table(wrong=(4e4,))})
     assert data["nonfinite"].tolist() == ["wrong", "no click", "caught", "wrong"]
     assert {"nan_per_day_low", "stops_per_day_high", "stops_anywhere_per_day"} < set(data.columns)

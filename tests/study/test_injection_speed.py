@@ -11,7 +11,7 @@ from benchmarks.injection import growth
 from drsrobust_study import injection_speed as speed
 from drsrobust_study.captions import speed_details
 from drsrobust_study.injection_speed import COLUMNS, STUDY_SIZE, flipped_bits, injection_speed, study_model
-from drsrobust_study.injectors import METHODS, Sparse, cannot
+from drsrobust_study.injectors import METHODS, cannot
 
 SIZE = 30_000
 
@@ -98,42 +98,6 @@ def test_after_an_injection_over_the_limit_there_is_no_other(monkeypatch):
     assert ran(1e-6)[1] == [True, False, False, False, False, False, False]
 
 
-class Broken(Sparse):
-    error = MemoryError()
-
-    def inject(self, rate, seed):
-        super().inject(rate, seed)
-        if rate in (2e-3, 3e-3):  # not where it is tried on a tiny model
-            raise self.error
-        return self.model
-
-
-@pytest.mark.long
-def test_too_little_memory_is_noted(monkeypatch):
-    monkeypatch.setitem(METHODS, "broken", Broken)
-    for error in (MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")):
-        monkeypatch.setattr(Broken, "error", error)
-        rows = run("broken", rates=[1e-3, 2e-3, 3e-3])
-        assert rows[0]["cpu_ms"] > 0
-        assert [row["note"] for row in rows[1:]] == ["not run: too little memory at 30,000 parameters, rate 0.002"] * 2
-
-
-def test_a_model_that_does_not_fit_is_noted(monkeypatch):
-    def model(parameters, *_, **__):
-        raise MemoryError
-
-    monkeypatch.setattr(speed, "study_model", model)
-    assert [row["note"] for row in run()] == ["not run: too little memory at 30,000 parameters, rate 1e-05"] * 2
-
-
-@pytest.mark.long
-def test_other_errors_are_errors(monkeypatch):
-    monkeypatch.setitem(METHODS, "broken", Broken)
-    monkeypatch.setattr(Broken, "error", ValueError("Invalid error rate"))
-    with pytest.raises(ValueError, match="Invalid error rate"):
-        run("broken", rates=[2e-3])
-
-
 def test_errors_that_undo_leaves_are_found(monkeypatch):
     monkeypatch.setattr(METHODS["drsrobust"], "undo", lambda self: None)
     with pytest.raises(AssertionError, match="drsrobust at rate 0.001: .* wrong bits after undo"):
@@ -174,7 +138,7 @@ def fake(monkeypatch):
 
 def test_the_grid(fake):
     methods = ["drsrobust", "dense error map"]
-    table = injection_speed([100_000, 50_000], [400_000], [1e-3], [10], methods, progress=False)
+    table = injection_speed([100_000, 50_000], [400_000], [1e-3], [10], methods)
     assert tuple(table.columns) == COLUMNS
     ours = table[table["method"] == "drsrobust"]
     assert ours[["parameters", "dtype"]].drop_duplicates().to_numpy().tolist() == [
@@ -187,7 +151,7 @@ def test_the_grid(fake):
 
 
 def test_details_name_what_was_not_run_and_the_date_of_published_tools(fake):
-    table = injection_speed([30_000], [30_000], [1e-3], [], progress=False)
+    table = injection_speed([30_000], [30_000], [1e-3], [])
     words = speed_details(table, speed.peers())
     assert words.startswith("CPU time of one injection") and "dense error map: not run: it hits float32 only" in words
     first = pd.read_csv(speed.PEERS).iloc[0]
@@ -196,16 +160,16 @@ def test_details_name_what_was_not_run_and_the_date_of_published_tools(fake):
 
 def test_wrong_calls(fake):
     with pytest.raises(ValueError, match="unknown method 'dense map'; did you mean 'dense error map'"):
-        injection_speed(methods=["dense map"], progress=False)
+        injection_speed(methods=["dense map"])
     with pytest.raises(ValueError, match="rate must be over 0 and at most 1, got 0"):
-        injection_speed(rates=[0], progress=False)
+        injection_speed(rates=[0])
     assert fake == []
 
 
 def test_a_process_that_fails_is_an_error():
     message = "measuring drsrobust failed: ValueError: parameters must be at least 28,017"
     with pytest.raises(RuntimeError, match=message):
-        injection_speed([20_000], [], [1e-3], [], ["drsrobust"], progress=False)
+        injection_speed([20_000], [], [1e-3], [], ["drsrobust"])
 
 
 def test_a_process_that_is_killed_is_an_error():
@@ -219,13 +183,13 @@ def test_a_process_that_is_killed_is_an_error():
 
 
 def test_a_real_table():
-    table = injection_speed([30_000], [30_000], [1e-3], [], ["drsrobust"], progress=False)  # in a process of its own
+    table = injection_speed([30_000], [30_000], [1e-3], [], ["drsrobust"])  # in a process of its own
     assert table["dtype"].tolist() == ["int8", "float32"] and table["errors"].gt(100).all()
     assert table[["cpu_ms", "undo_cpu_ms", "peak_mib"]].notna().all(axis=None) and (table["note"] == "").all()
 
 
 def test_ratios_and_growth(fake):
-    table = injection_speed([1_000_000, STUDY_SIZE], [], [1e-6, 1e-4], [1000], progress=False)
+    table = injection_speed([1_000_000, STUDY_SIZE], [], [1e-6, 1e-4], [1000])
     table.loc[table["method"] == "dense error map", "cpu_ms"] *= 50
     ratios, time = speed.ratios(table), STUDY_SIZE / 1e4
     assert ratios.loc[1e-4, "dense error map_ratio"] == pytest.approx(50 * time / (time + 0.5))

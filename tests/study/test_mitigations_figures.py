@@ -1,6 +1,5 @@
 import itertools
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +8,6 @@ from drsrobust import plots
 from drsrobust_study import as_released, figures
 from drsrobust_study.figures.protection import spread_labels
 
-mpl.use("Agg")
 NAN = float("nan")
 ABOUT = {"model": "wide_deep", "dataset": "d", "target": "all", "n": 9, "auc_golden": 0.8}
 

@@ -128,8 +128,6 @@ def test_a_table_is_the_same_each_time_and_both_look_ups_share_maps(injected):
     assert set(correct["n_inputs"]) == {300} and set(released["n_inputs"]) == {100}
     other = dummy_trials([CELL, CELL | {"width": 16}], **OPTIONS, seed=1)
     assert other["bits_flipped"].tolist() != table["bits_flipped"].tolist()
-    more = dummy_trials([CELL], **OPTIONS | {"trials": 1}, last_trials=3)
-    assert (more.groupby("ber").size() / (2 * 3 * 2)).to_dict() == {1e-6: 1, 1e-5: 3}
 
 
 def test_a_huge_rmse_counts_flips_of_bit_30_in_words_that_are_read():
@@ -259,8 +257,3 @@ def test_levels_that_are_refused(levels):
         factor_grid({"width": [1], "depth": levels})
     with pytest.raises(ValueError, match=r"bers must hold one value or more, ascending, .* got"):
         dummy_trials([CELL], **OPTIONS | {"bers": levels})
-
-
-def test_a_density_there_is_not():
-    with pytest.raises(ValueError, match="unknown schema of synthetic-dummy '0.5'"):
-        dummy_trials([CELL | {"density": 0.5}], **OPTIONS)

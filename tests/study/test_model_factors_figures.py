@@ -1,7 +1,6 @@
 import itertools
 import json
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,7 +10,6 @@ from drsrobust_study import figures
 from drsrobust_study.captions import dummy_details
 from drsrobust_study.figures.model_factors import percent
 
-mpl.use("Agg")
 WIDTHS, DIMS, DEPTHS, DENSITIES, RATES = (64, 128), (64, 256, 512), (1, 2), (0.001, 0.01), (1e-7, 1e-6)
 
 

@@ -17,11 +17,8 @@ FORMATS = {DENSE: ["fp32", "bf16", "fp8_e5m2"], TABLES: ["fp32", "int4"]}
 @pytest.fixture(scope="module")
 def measured(trained, data):
     stored = study.number_formats.stored_models(trained, data.test.head(300), *FORMATS.values())
-    return (
-        stored,
-        study.number_formats.flips(stored, trials=7, seed=1),
-        study.number_formats.clean_cost(trained, stored),
-    )
+    flips = study.number_formats.flips(stored, trials=7, seed=1)
+    return stored, flips, study.number_formats.clean_cost(trained, stored)
 
 
 def test_parts_and_sizes(measured, trained):
@@ -31,10 +28,8 @@ def test_parts_and_sizes(measured, trained):
         (p, f) for p, names in FORMATS.items() for f in names
     ]
     numbers = components(trained).set_index("component")["parameters"]
-    assert clean.groupby("part")["numbers"].first().to_dict() == {
-        DENSE: numbers.drop("embedding").sum(),
-        TABLES: numbers["embedding"],
-    }
+    expected = {DENSE: numbers.drop("embedding").sum(), TABLES: numbers["embedding"]}
+    assert clean.groupby("part")["numbers"].first().to_dict() == expected
     by_format = clean.set_index(["part", "format"])
     assert by_format.loc[(DENSE, "fp32"), "megabytes"] * 1e6 == 4 * numbers.drop("embedding").sum()
     assert by_format.loc[(DENSE, "bf16"), "megabytes"] * 1e6 == 2 * numbers.drop("embedding").sum()
@@ -43,9 +38,8 @@ def test_parts_and_sizes(measured, trained):
     rows = sum(len(p) for name, p in trained.named_parameters() if name.startswith("sparse"))
     assert by_format.loc[(TABLES, "int4"), "megabytes"] * 1e6 == 16 * rows  # 2 + 2 + 8 bytes, padded
     assert (by_format.xs("fp32", level=1)["auc_change"] == 0).all()
-    assert (clean["auc_change_low"] <= clean["auc_change"]).all() and (
-        clean["auc_change"] <= clean["auc_change_high"]
-    ).all()
+    assert (clean["auc_change_low"] <= clean["auc_change"]).all()
+    assert (clean["auc_change"] <= clean["auc_change_high"]).all()
 
 
 def test_losses_by_bit_weight_and_rate(measured):
@@ -68,13 +62,8 @@ def test_losses_by_bit_weight_and_rate(measured):
     figure = study.figures.number_formats_data(clean, losses)
     for quantity in ("auc_change", "per_bit", "at_rate"):
         ax = study.figures.number_formats(figure, quantity=quantity)
-        assert [label.get_text().partition(" ")[0] for label in ax.get_yticklabels()] == [
-            "fp32",
-            "bf16",
-            "fp8",
-            "fp32",
-            "int4",
-        ]
+        expected = ["fp32", "bf16", "fp8", "fp32", "int4"]
+        assert [label.get_text().partition(" ")[0] for label in ax.get_yticklabels()] == expected
     classes = study.number_formats.class_losses(stored, flips)
     of_scaled = classes[(classes["part"] == DENSE) & (classes["format"] == "fp8_e5m2")]
     assert set(of_scaled["bit_class"]) == {"sign", "exponent_top", "exponent_low", "mantissa", "scale"}
@@ -96,12 +85,8 @@ def test_effects(measured, trained, data):
         assert found.loc[f"{quantity} {DENSE} bf16", "value"] == pytest.approx(ratio)
     change = clean.set_index(["part", "format"])["auc_change"][TABLES, "int4"]
     assert found.loc[f"change {TABLES} int4", "value"] == pytest.approx(change)
-    assert (
-        found.loc["kept no protection, half", "value"]
-        < 0.5
-        < found.loc["kept exponents protected, half", "value"]
-        <= 1.01
-    )
+    plain, protected = (found.loc[f"kept {name}, half", "value"] for name in ("no protection", "exponents protected"))
+    assert plain < 0.5 < protected <= 1.01
 
 
 def test_figures_of_no_trials():

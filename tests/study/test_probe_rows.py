@@ -18,7 +18,7 @@ def measured(trained, data):
     evaluator = dr.Evaluator(trained, data.test.head(300))
     probes = {how: dr.ProbeRows.fit(evaluator, data.train, max(COUNTS), how=how) for how in ("cover", "random")}
     few = dr.ProbeRows(evaluator, probes["cover"].rows.head(64))
-    flips = study.probe_rows.flips(evaluator, probes, trials=6, explained=few, seed=3, progress=False)
+    flips = study.probe_rows.flips(evaluator, probes, trials=6, explained=few, seed=3)
     return evaluator, probes, flips
 
 

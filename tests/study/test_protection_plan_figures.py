@@ -1,11 +1,9 @@
-import matplotlib as mpl
 import pandas as pd
 import pytest
 
 from drsrobust_study import figures
 from drsrobust_study.protection_plan import best_uniform, candidates, effects, shares
 
-mpl.use("Agg")
 MEASURED = pd.DataFrame(
     {
         "mitigation": ["range per tensor", "plan, 5 % bits, 0 % time", "plan by means, 5 % bits, 0 % time", "none"],

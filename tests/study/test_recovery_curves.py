@@ -2,7 +2,6 @@
 
 import itertools
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
@@ -20,8 +19,6 @@ from drsrobust_study.recovery_curves import (
     recovery_trials,
     statement_values,
 )
-
-mpl.use("Agg")
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +66,8 @@ def trials(model, seed, ber, golden, aucs):
 
 
 def test_points_of_weighted_strata_on_paired_maps():
-    aucs = {
-        "none": [[0.80, 0.78], [0.60, 0.50]],
-        CLIPPING: [[0.80, 0.79], [0.70, 0.60]],
-        TMR: [[0.80, 0.80], [0.80, 0.80]],
-    }
+    aucs = {"none": [[0.80, 0.78], [0.60, 0.50]], CLIPPING: [[0.80, 0.79], [0.70, 0.60]]}
+    aucs |= {TMR: [[0.80, 0.80], [0.80, 0.80]]}
     none, clip, tmr = recovery_points(trials("dcn", 0, 1e-3, 0.8, aucs)).to_dict("records")
     lost = 0.9 * 0.01 + 0.1 * 0.25
     assert none["lost"] == pytest.approx(lost) and none["auc"] == pytest.approx(0.8 - lost) and none["share"] == 0
@@ -118,9 +112,8 @@ def test_values_are_of_cells_that_lose(points):
     assert means["S14", "SECDED, share", "fm at 0.01"] == pytest.approx(0.81)
     assert means["S14", "ideal, AUC points", "fm at 0.01"] == pytest.approx(0.202)
     assert means["S15", "TMR", "dcn at 0.01"] == pytest.approx(-0.7) and ("S15", "TMR", "fm at 0.01") not in means
-    assert means["S16", "SECDED", "at 0.01"] == pytest.approx(0.3) and means["S16", "TMR", "at 0.01"] == pytest.approx(
-        0
-    )
+    assert means["S16", "SECDED", "at 0.01"] == pytest.approx(0.3)
+    assert means["S16", "TMR", "at 0.01"] == pytest.approx(0)
     assert "S17" not in set(found["statement"])  # without AFM no table-heavy model is clipped
     error = found.set_index(["statement", "part"]).loc[("S16", "TMR"), "error"]
     assert error.tolist() == pytest.approx([np.hypot(0.03, 0.03)] * 3)

@@ -20,7 +20,7 @@ def fleet_day_data(risk: "pd.DataFrame", rate: str) -> "pd.DataFrame":
     """What `fleet_day` draws: a row per protection, and one more where a NaN is caught if that changes what is wrong.
 
     Args:
-        risk: `drsrobust_study.fleet_risk.fleet_risk_data`.
+        risk: tables of `Fleet.table()`, one below the other, with `rate` (the name of their failure rates).
         rate: the failure rate, by its name there.
     """
     ends = [f"{name}{end}" for name in _AXES for end in ("", "_low", "_high")]

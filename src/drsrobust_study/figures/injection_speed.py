@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from drsrobust.plots.style import CLAIMED, COLOURS, legend_outside, series_style, styled
+from drsrobust_study.injection_speed import STUDY_TOOL
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 _COLUMNS = ["panel", "method", "parameters", "dtype", "rate", "errors", "cpu_ms", "undo_cpu_ms", "total_ms"]
 _COLUMNS += ["peak_mib", "note"]
 _LINE = {"markersize": 5.5, "linewidth": 1.6}
+_PUBLISHED = 100.0  # times the study's tool, as the study states
 
 
 def injection_speed_data(table: "pd.DataFrame", *, parameters: int = 16_462_609) -> "pd.DataFrame":
@@ -62,36 +64,36 @@ def injection_speed(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
 
 
 @styled
-def peer_speed(
-    table: "pd.DataFrame", ax: "Axes | None" = None, *, study: str = "PyTEI", published: float = 100.0
-) -> "Axes":
+def peer_speed(table: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     """CPU seconds of one injection by published tool, a point per call, with the median and how many times the study's tool it
     is. A dashed line is at so many times the study's tool, where the study places the tools that it names.
 
     Args:
         table: `drsrobust_study.injection_speed.peers`.
         ax: where to draw; None: a new figure.
-        study: its tool.
-        published: the factor that the study states.
     """
     tools = table["tool"].drop_duplicates().tolist()
-    of_study = table.loc[table["tool"] == study, "cpu_s"].median()
+    of_study = table.loc[table["tool"] == STUDY_TOOL, "cpu_s"].median()
     for place, (tool, calls) in enumerate(table.groupby("tool", sort=False)):
-        median, colour = calls["cpu_s"].median(), COLOURS[0 if tool == study else 5]
+        median, colour = calls["cpu_s"].median(), COLOURS[0 if tool == STUDY_TOOL else 5]
         if np.isnan(median):
             text, at = calls["note"].iloc[0].partition(":")[0], of_study
         else:
             ax.plot(calls["cpu_s"], [place] * len(calls), "o", color=colour, alpha=0.7, markersize=5)
-            factor = "" if tool == study or np.isnan(of_study) else f", {median / of_study:.2g} times {study}"
+            factor = "" if tool == STUDY_TOOL or np.isnan(of_study) else f", {median / of_study:.2g} times {STUDY_TOOL}"
             text, at = f"{median:.2g} s{factor}", median
         side = "left" if not at >= of_study else "right"  # of the mark: away from the dashed line
         ax.annotate(text, (at, place), xytext=(0, 5), textcoords="offset points", ha=side, size=8)
     if of_study > 0:
-        ax.axvline(published * of_study, **CLAIMED)
+        ax.axvline(_PUBLISHED * of_study, **CLAIMED)
         ax.text(
-            published * of_study, len(tools) - 0.6, f"{published:g} times {study}, as published ", ha="right", size=8
+            _PUBLISHED * of_study,
+            len(tools) - 0.6,
+            f"{_PUBLISHED:g} times {STUDY_TOOL}, as published ",
+            ha="right",
+            size=8,
         )
-        ax.set_xlim(table["cpu_s"].min() / 4, 4 * published * of_study)
+        ax.set_xlim(table["cpu_s"].min() / 4, 4 * _PUBLISHED * of_study)
     ax.set_yticks(range(len(tools)), tools)
     ax.set_ylim(len(tools) - 0.4, -0.8)
     ax.set(xscale="log", xlabel="CPU seconds of one injection")
