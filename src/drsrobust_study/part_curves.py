@@ -173,8 +173,8 @@ def loss_per_flip(points: "pd.DataFrame", linear: float = 0.1, off: float = 0.2)
 
     Args:
         points: `part_points`.
-        linear: the loss per flip is read where under this share of the AUC over 0.5 is lost, at the rate with the smallest
-            relative error.
+        linear: the loss per flip is read at the highest rate at which under this share of the AUC over 0.5 is lost: there most
+            flips are seen, and the choice does not depend on errors that few maps give by chance.
         off: the law fails from the first higher rate at which the measured loss differs from it by over this share.
 
     Returns:
@@ -189,7 +189,7 @@ def loss_per_flip(points: "pd.DataFrame", linear: float = 0.1, off: float = 0.2)
         row = dict(zip(KEYS, keys, strict=True)) | dict.fromkeys(("per_flip", "flips", "read_at", "fails_at"), np.nan)
         least = curve[(curve["lost"] > 0) & (curve["lost"] < linear * (curve["golden"] - 0.5))]
         if len(least):
-            best = least.loc[(least["lost_error"] / least["lost"]).idxmin()]
+            best = least.iloc[-1]
             per_flip = best["lost"] / (best["ber"] * best["bits"])
             later = curve[curve["ber"] > best["ber"]]
             wrong = later[abs(later["lost"] / (per_flip * later["ber"] * later["bits"]) - 1) > off]["ber"]
