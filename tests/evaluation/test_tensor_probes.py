@@ -10,9 +10,9 @@ from torch import nn
 from drsrobust.data import from_batches, load_dataset, stream
 from drsrobust.evaluation import Evaluator
 from drsrobust.evaluation.tensor_probes import Probes, flips
-from drsrobust.injection import BitFlip, FixedCount, inject
+from drsrobust.injection import BitFlip, FixedCount, SingleBit, inject
 from drsrobust.injection.stored import stored
-from drsrobust.mitigation import WeightRange
+from drsrobust.mitigation import ABFTLinear, WeightRange
 from drsrobust.models import build_model, state_digest
 
 
@@ -185,3 +185,19 @@ def test_a_protection_that_removes_errors_is_no_tensor_without_effect():
     evaluator = Evaluator(build_model("fm", data.schema).eval(), data.test)
     with evaluator.under(WeightRange.fit(evaluator.model)) as guarded:
         assert guarded.probe() == Probes()
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_what_checks_detect_in_probes_is_no_detection_of_the_rerun(every):
+    """The lowest bit of a weight moves no sum by more than its threshold; the flips of the probes do."""
+    data = load_dataset("synthetic-movielens/ids", rows=3000)
+    model = build_model("wide_deep", data.schema)
+    checks = ABFTLinear.fit(model, data.train, every=every)
+    with Evaluator(model, data.test).under(checks) as evaluator:
+        for bit, seed in ((0, 1), (30, 0)):
+            with (
+                inject(model, SingleBit(bit), target="deep_mlp", seed=seed) as error_map,
+                checks.attach(model) as found,
+            ):
+                evaluator.rerun(error_map)
+            assert found.detected == (bit == 30)

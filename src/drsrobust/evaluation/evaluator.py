@@ -256,7 +256,9 @@ class Evaluator:
         if transient or attached != self._attached:
             return self.run()
         if not self._probes:
-            with suspended(self.model):
+            with suspended(self.model), ExitStack() as unnoticed:
+                for mitigation in attached:  # what it detects in probes is no detection of this rerun's errors
+                    unnoticed.enter_context(mitigation.attach(self.model))
                 self.probe()
         if self.full_run:
             if not self._warned:
