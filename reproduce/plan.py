@@ -1,5 +1,5 @@
 """The plan of a profile, printed before it runs: what each notebook took when it last computed with the same parameters, and
-missing data. Where no record has these parameters, the plan says so: no time is guessed."""
+missing data. Where no record has these parameters, the plan scales the CPU time of one with others, and says so."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -12,11 +12,12 @@ from typing import Any
 from drsrobust._files import new_file
 from drsrobust._processes import cores
 from drsrobust._provenance import machine
+from reproduce import plan_estimate
 from reproduce.notebook_index import TIMES, read_times
 from reproduce.notebooks import FIGURES, Notebook
 from reproduce.profiles import Profile
 from reproduce.runner import MODELS, Outcome, total_seconds
-from reproduce.time_left import Step, parsed
+from reproduce.time_left import START, Step, parsed
 
 RECORDS = "times.json"  # in the folder of all runs
 
@@ -105,8 +106,15 @@ def print_plan(profile: Profile, records: list[Record], jobs: int, missing: list
     """Prints the plan of a profile that runs `jobs` notebooks at a time."""
     known = matching(records, profile.parameters)
     print(f"plan of profile {profile.name}, data {', '.join(profile.datasets)}")
-    for name in profile.parameters:
-        text = "no record with these parameters"
+    scaled = {}
+    for name, parameters in profile.parameters.items():
+        text, near = (
+            "no record with these parameters",
+            next((one for one in records if one.notebook == name and one.cpu_seconds), None),
+        )
+        if name not in known and near is not None:
+            scaled[name] = estimate(near, parameters)
+            text = f"about {duration(scaled[name])} of CPU time, scaled from: {near.source}"
         if (record := known.get(name)) is not None:
             cpu = f"{record.cpu_seconds:,.0f} CPU s" if record.cpu_seconds else ""
             text = f"{duration(record.seconds):>10}{cpu:>14}{record.peak_mib / 1024:>6.1f} GiB  {record.source}"
@@ -119,11 +127,22 @@ def print_plan(profile: Profile, records: list[Record], jobs: int, missing: list
         total += f" ({duration(cpu)} of CPU time)" if all(record.cpu_seconds for record in known.values()) else ""
         print(f"{what} {total}, {jobs} at a time, from an empty cache; finished trials and trained models are kept")
         print(f"memory: up to {most:.1f} GiB a notebook")
+    if scaled:
+        cpu = sum(scaled.values()) + sum(record.cpu_seconds for record in known.values())
+        print(f"about {cpu / 3600:.0f} hours of CPU time in all that have a record, with these or other parameters")
     print(f"this machine has {cores()} cores, {machine()['memory_gib']} GiB")
     if not profile.real:
         print("no data folder was given: the run would use generated data, and say so")
     for text in missing:
         print(f"missing: {text}")
+
+
+def estimate(record: Record, parameters: Mapping[str, Any]) -> float:
+    """CPU seconds of a notebook with other parameters than those of a record of it."""
+    if record.notebook == MODELS and (models := FIGURES / "models.csv").is_file():
+        return plan_estimate.trainings(parameters, models)
+    start = min(START, record.cpu_seconds)
+    return start + (record.cpu_seconds - start) * plan_estimate.growth(record.parameters, parameters)
 
 
 def duration(seconds: float) -> str:

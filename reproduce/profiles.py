@@ -42,9 +42,9 @@ def check_name(name: str) -> None:
 
 
 def load_profile(name: str, notebooks: dict[str, Notebook], data: Path | None, *, check: bool = True) -> Profile:
-    """Reads `profiles/<name>.toml`: a table `[datasets]` (role -> the real and the synthetic data set that plays it) and
-    a table per notebook with the parameters that are not the notebook's own, in which `dataset` (or each of `datasets`), where
-    the notebook has it, names a role.
+    """Reads `profiles/<name>.toml`: a table `[datasets]` (role -> the real and the synthetic data set that plays it), a table
+    `[all]` with parameters of all notebooks that have them, and a table per notebook with others that are not the notebook's
+    own; `dataset` (or each of `datasets`), where the notebook has it, names a role.
 
     Args:
         name: of the profile.
@@ -59,7 +59,7 @@ def load_profile(name: str, notebooks: dict[str, Notebook], data: Path | None, *
     """
     check_name(name)
     tables = tomllib.loads((FOLDER / f"{name}.toml").read_text())
-    roles = tables.pop("datasets")
+    roles, every = tables.pop("datasets"), tables.pop("all", {})
     kind = "synthetic" if data is None else "real"
     if data is not None and check and (missing := missing_data([role["real"] for role in roles.values()], data)):
         raise FileNotFoundError("; ".join(missing))
@@ -67,6 +67,7 @@ def load_profile(name: str, notebooks: dict[str, Notebook], data: Path | None, *
     for notebook, values in tables.items():
         if notebook not in notebooks:
             raise unknown(f"notebook in profile {name}", notebook, notebooks)
+        values = {key: value for key, value in every.items() if key in notebooks[notebook].parameters} | values
         for key in ("dataset", "datasets"):
             if key not in notebooks[notebook].parameters:
                 continue

@@ -165,9 +165,10 @@ def effects(curves: "pd.DataFrame", *, random_flips: int) -> "pd.DataFrame":
     half, rows = flips_to_half(curves), []
     for name, part in curves.groupby("allowed", sort=False):
         last = part[part["how"] == CHOSEN].groupby("train_seed", sort=False).last()
-        rows.append(
-            over_trainings(f"flips {name}", f"{name}: chosen flips until AUC is 0.5, or all of them", last["flips"])
-        )
+        over = int((last["auc"] > 0.5).sum())
+        why = {"why": f"test AUC still over 0.5 in {over} of {len(last)} trainings"} if over else {}
+        what = f"{name}: chosen flips until AUC on the rows of the search is 0.5, or all of them"
+        rows.append(over_trainings(f"flips {name}", what, last["flips"]) | why)
         needed = half.loc[half["allowed"] == name, CHOSEN]
         why = {"why": f"not reached in {n} of {len(needed)} trainings"} if (n := int(np.isinf(needed).sum())) else {}
         rows.append(over_trainings(f"half {name}", f"{name}: chosen flips that take half", needed) | why)

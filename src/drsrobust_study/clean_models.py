@@ -28,10 +28,10 @@ def clean_table(trained: Iterable[Trained]) -> "pd.DataFrame":
         trained: as `drsrobust_study.trained.train` gives them.
 
     Returns:
-        one row per training, scored on all test rows: `model`, `dataset`, `train_seed`, `rows`, `auc` with `auc_low`,
-        `auc_high` (95 %, DeLong, over test rows), `logloss` (nats per row), `ne`, `parameters`, `parameters_largest_id`
-        (`largest_id_parameters`), `epochs`, `seconds` and `cpu_seconds` (of training; the latter empty in older checkpoints),
-        `sizes`, `state` (first 12 digits of the SHA-256 of its weights).
+        one row per training, scored on all test rows: `model`, `dataset`, `train_seed`, `rows` of the test, `train_rows`,
+        `auc` with `auc_low`, `auc_high` (95 %, DeLong, over test rows), `logloss` (nats per row), `ne`, `parameters`,
+        `parameters_largest_id` (`largest_id_parameters`), `epochs`, `seconds` and `cpu_seconds` (of training; the latter empty
+        in older checkpoints), `sizes`, `state` (first 12 digits of the SHA-256 of its weights).
     """
     import pandas as pd
 
@@ -42,7 +42,12 @@ def clean_table(trained: Iterable[Trained]) -> "pd.DataFrame":
         auc = dict(zip(("auc", "auc_low", "auc_high"), auc_interval(test.labels, logits), strict=True))
         largest.setdefault(data.name, largest_ids(data.name))
         keys = {"model": one.name, "dataset": data.name, "train_seed": one.seed}
-        row = keys | {"rows": len(test)} | auc | {"logloss": log_loss(test.labels, logits, test.prior)}
+        row = (
+            keys
+            | {"rows": len(test), "train_rows": len(data.train)}
+            | auc
+            | {"logloss": log_loss(test.labels, logits, test.prior)}
+        )
         row |= {"ne": normalised_entropy(test.labels, logits, test.prior)}
         row |= {"parameters": sum(parameter.numel() for parameter in model.parameters())}
         row |= {"parameters_largest_id": largest_id_parameters(one, largest[data.name]), "epochs": len(made["curve"])}

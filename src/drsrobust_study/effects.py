@@ -46,8 +46,9 @@ def spread(
         is missing).
     """
     given = np.array([list(values)] + [list(values) if ends is None else list(ends) for ends in (lows, highs)], float)
-    given = given[:, np.isfinite(given[0])]
+    given, total = given[:, np.isfinite(given[0])], given.shape[1]
     row: dict[str, Any] = dict.fromkeys(SPREAD, math.nan) | {"n": given.shape[1], "interval": "", "why": ""}
+    row["why"] = f"without {total - row['n']} of {total} trainings: no finite value" if row["n"] < total else ""
     if not row["n"]:
         return row | {"why": TOO_FEW}
     if log:
@@ -64,7 +65,7 @@ def spread(
             "low": low,
             "high": high,
             "interval": MAPS if low <= high else "",
-            "why": "" if low <= high else "one training",
+            "why": row["why"] if low <= high else "one training",
         }
     row |= {"low": low, "high": high, "sd_trainings": float(scaled[0].std(ddof=1))}
     return row | ({"interval": TRAININGS} if low <= high else {"why": EQUAL})
@@ -120,10 +121,11 @@ def pooled(tables: "Mapping[int, pd.DataFrame]", keys: Sequence[str], values: Se
 
     rows = []
     for names, group in pd.concat(tables.values(), ignore_index=True).groupby(list(keys), sort=False, dropna=False):
-        row = dict(zip(keys, names, strict=True)) | {"trainings": len(group)}
+        row = dict(zip(keys, names, strict=True)) | {"trainings": 0}
         row |= {"n": int(group["n"].sum())} if "n" in group else {}
         for value in values:
             found = spread(*(group[f"{value}{end}"] for end in ENDS if f"{value}{end}" in group))
+            row["trainings"] = max(row["trainings"], found["n"])
             row |= {
                 f"{value}{end}": found[name]
                 for end, name in zip((*ENDS, "_least", "_most"), ("value", "low", "high", "least", "most"), strict=True)

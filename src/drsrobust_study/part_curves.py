@@ -179,7 +179,8 @@ def loss_per_flip(points: "pd.DataFrame", linear: float = 0.1, off: float = 0.2)
 
     Returns:
         one row per trained model and part: `KEYS`, `per_flip`, `flips` (that cost 0.01 AUC), `read_at` and `fails_at` (bit
-        error rates; infinite: nowhere), and `rate` (that costs 0.01 AUC by the curve itself); NaN where no rate can be read.
+        error rates; infinite: nowhere), `steepest` (`steepest_slope`), and `rate` (that costs 0.01 AUC by the curve itself);
+        NaN where no rate can be read.
     """
     import pandas as pd
 
@@ -195,8 +196,22 @@ def loss_per_flip(points: "pd.DataFrame", linear: float = 0.1, off: float = 0.2)
             wrong = later[abs(later["lost"] / (per_flip * later["ber"] * later["bits"]) - 1) > off]["ber"]
             row |= {"per_flip": per_flip, "flips": LOSS / per_flip, "read_at": best["ber"]}
             row |= {"fails_at": float(wrong.min()) if len(wrong) else np.inf}
+        row |= {"steepest": steepest_slope(curve)}
         rows.append(row | {"rate": crossing(curve["lost"].to_numpy(float), curve["ber"].to_numpy(float))})
     return pd.DataFrame(rows)
+
+
+def steepest_slope(curve: "pd.DataFrame") -> float:
+    """The greatest slope of log loss against log rate between neighbouring rates at which the loss is over twice its standard
+    error: 1 where loss is proportional to the rate, more at a knee; NaN without two such rates.
+
+    Args:
+        curve: `ber` (ascending), `lost` and `lost_error`.
+    """
+    clear = curve["lost"] > 2 * curve["lost_error"]
+    rates, losses = (np.diff(np.log(curve[name].where(clear)).to_numpy()) for name in ("ber", "lost"))
+    slopes = losses / rates
+    return float(np.nanmax(slopes)) if np.isfinite(slopes).any() else np.nan
 
 
 def law_over_trainings(laws: "pd.DataFrame") -> "pd.DataFrame":
@@ -207,7 +222,7 @@ def law_over_trainings(laws: "pd.DataFrame") -> "pd.DataFrame":
 
     Returns:
         one row per model, data set and part: `per_flip`, `flips` and `rate`, each with `_low` and `_high`; `fails_at` (the
-        least of the trainings) and `trainings`.
+        least of the trainings), `steepest` (their mean) and `trainings`.
     """
     import pandas as pd
 
@@ -216,7 +231,8 @@ def law_over_trainings(laws: "pd.DataFrame") -> "pd.DataFrame":
         row: dict[str, Any] = dict(zip(keys, names, strict=True))
         for name in ("per_flip", "flips", "rate"):
             row |= zip((name, f"{name}_low", f"{name}_high"), interval(group[name], log=True), strict=True)
-        rows.append(row | {"fails_at": group["fails_at"].min(), "trainings": len(group)})
+        of_all = {"fails_at": group["fails_at"].min(), "steepest": group["steepest"].mean(), "trainings": len(group)}
+        rows.append(row | of_all)
     return pd.DataFrame(rows)
 
 

@@ -162,5 +162,7 @@ def _of_groups(statement: str, part: str, cells: "pd.DataFrame", what: str) -> I
         if heavy.any() and not heavy.all():
             parts = np.where(heavy, 1 / heavy.sum(), -1 / (~heavy).sum())
             number = {"value": parts @ group["share"], "error": float(np.linalg.norm(parts * group["share_error"]))}
-            about = {"statement": statement, "part": part, "dataset": dataset, "item": f"at {ber:g}", "what": what}
+            sides = (" and ".join(dict.fromkeys(group.loc[one, "model"])) for one in (heavy, ~heavy))
+            item = f"at {ber:g}, {' against '.join(sides)}"
+            about = {"statement": statement, "part": part, "dataset": dataset, "item": item, "what": what}
             yield about | number | {"unit": seed}

@@ -21,7 +21,11 @@ def test_a_row_per_training(data, trained):
     assert row["auc"] == other.manifest["test_auc"] and row["logloss"] == other.manifest["test_log_loss"]
     assert row["parameters"] == sum(p.numel() for p in other.parameters())
     assert 0 < row["cpu_seconds"] < 3 * row["seconds"] and table["parameters_largest_id"].isna().all()
-    assert table["rows"].tolist() == [600, 600] and table["epochs"].tolist() == [2, 2]
+    assert (
+        table["rows"].tolist() == [600, 600]
+        and table["train_rows"].tolist() == [len(data.train)] * 2
+        and table["epochs"].tolist() == [2, 2]
+    )
 
 
 def test_a_row_per_model_over_its_trainings():

@@ -52,8 +52,11 @@ def test_the_law_of_a_known_curve():
     (law,) = loss_per_flip(points(np.minimum(200 * RATES, 0.3))).to_dict("records")
     assert law["per_flip"] == pytest.approx(2e-4) and law["flips"] == pytest.approx(50)
     assert law["rate"] == pytest.approx(5e-5) and law["fails_at"] == 1e-2  # 0.2 at 1e-3 is still on the line
+    assert law["steepest"] == pytest.approx(1)
+    (knee,) = loss_per_flip(points([1e-6, 1e-5, 1e-4, 3e-3, 0.03, 0.3])).to_dict("records")
+    assert knee["steepest"] == pytest.approx(np.log10(30))
     (never,) = loss_per_flip(points(0 * RATES)).to_dict("records")
-    assert np.isnan(never["per_flip"]) and never["rate"] == np.inf
+    assert np.isnan([never["per_flip"], never["steepest"]]).all() and never["rate"] == np.inf
     laws = loss_per_flip(pd.concat(points(200 * RATES * 10**k, seed=seed) for seed, k in enumerate((-0.1, 0, 0.1))))
     (mean,) = law_over_trainings(laws).to_dict("records")
     half = 4.302653 * 0.1 / np.sqrt(3)  # Student's t of three trainings, in decades

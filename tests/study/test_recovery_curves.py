@@ -104,7 +104,7 @@ def points():
 
 def test_values_are_of_cells_that_lose(points):
     found = statement_values(points)
-    assert set(found["item"]) == {"fm at 0.01", "dcn at 0.01", "at 0.01"}  # not 1e-5, not dlrm
+    assert set(found["item"]) == {"fm at 0.01", "dcn at 0.01", "at 0.01, fm against dcn"}  # not 1e-5, not dlrm
     assert found.groupby(["statement", "part", "item"]).size().eq(3).all()
     means = found.groupby(["statement", "part", "item"])["value"].mean()
     assert means["S13", "share", "dcn at 0.01"] == pytest.approx(0.21)
@@ -112,8 +112,8 @@ def test_values_are_of_cells_that_lose(points):
     assert means["S14", "SECDED, share", "fm at 0.01"] == pytest.approx(0.81)
     assert means["S14", "ideal, AUC points", "fm at 0.01"] == pytest.approx(0.202)
     assert means["S15", "TMR", "dcn at 0.01"] == pytest.approx(-0.7) and ("S15", "TMR", "fm at 0.01") not in means
-    assert means["S16", "SECDED", "at 0.01"] == pytest.approx(0.3)
-    assert means["S16", "TMR", "at 0.01"] == pytest.approx(0)
+    assert means["S16", "SECDED", "at 0.01, fm against dcn"] == pytest.approx(0.3)
+    assert means["S16", "TMR", "at 0.01, fm against dcn"] == pytest.approx(0)
     assert "S17" not in set(found["statement"])  # without AFM no table-heavy model is clipped
     error = found.set_index(["statement", "part"]).loc[("S16", "TMR"), "error"]
     assert error.tolist() == pytest.approx([np.hypot(0.03, 0.03)] * 3)
