@@ -14,7 +14,6 @@ from statistics import mean
 from typing import Any
 
 from drsrobust.data.registry import split_dataset_name
-from drsrobust_study.trained import MOST_ROWS, MOST_ROWS_OF_OTHERS, trained_once
 
 NO_WORK = {"leave_out", "slow", "merge"}  # lists whose length is no work
 AMOUNTS = re.compile(r"trials|maps|injections|steps|candidates|explained|budget|turns|batches|drawn_models")
@@ -41,6 +40,8 @@ def trainings(parameters: Mapping[str, Any], models: Path) -> float:
         parameters: of the notebook.
         models: `models.csv` of a run, with `model`, `dataset`, `train_rows` and `cpu_seconds`.
     """
+    from drsrobust_study.trained import MOST_ROWS, MOST_ROWS_OF_OTHERS, trained_once
+
     known, per_row = defaultdict(list), defaultdict(list)
     with models.open() as file:
         for row in csv.DictReader(file):

@@ -99,8 +99,7 @@ def with_statements(page: str, path: Path) -> str:
     Raises:
         ValueError: the marks are missing.
     """
-    counts = ", ".join(f"{count} {word}" for word, count in tally(path).items())
-    text = f"Verdicts on the study's statements, one for each data set: {counts} ([table](figures/README.md), "
+    text = f"Verdicts on parts of the study's statements, one for each data set: {tally(path)} ([table](figures/README.md), "
     text += "[rules and checks](figures/CLAIMS.md))."
     return _replaced(page, STATEMENTS_BEGIN, STATEMENTS_END, "\n".join(textwrap.wrap(text, 128)), "the verdicts")
 

@@ -140,6 +140,7 @@ class Statement:
     figure: str
     measured: str
     exact: bool = False
+    units: str = ""
 
 
 def load_statements(path: Path = WORDS) -> dict[str, Statement]:
@@ -150,7 +151,7 @@ def load_statements(path: Path = WORDS) -> dict[str, Statement]:
     """
     needed, found = {"text", "published", "figure", "measured"}, {}
     for name, entry in tomllib.loads(path.read_text()).items():
-        _check_keys(f"{path.name}, {name}", entry, needed, needed | {"exact"})
+        _check_keys(f"{path.name}, {name}", entry, needed, needed | {"exact", "units"})
         found[name] = Statement(name, **entry)
     return found
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from drsrobust.plots import display_name
 from drsrobust_study.findings import interval
-from reproduce.statements import EXACT, NOT_RUN, load_statements
+from reproduce.statements import EXACT, NOT_RUN, REPRODUCED, load_statements
 from reproduce.tables import read_rows
 
 HEADS = ("published", "ours", "statement", "MovieLens-1M", "Criteo", "known before", "by construction")
@@ -45,7 +45,8 @@ def statement_rows(path: Path) -> list[dict[str, Any]]:
         else:
             of_criteo = [part for part in parts if part["dataset"].startswith("criteo")]
             others = [part for part in parts if part not in of_criteo]
-            cells = {"movielens": _verdicts(others), "criteo": _verdicts(of_criteo)}
+            units = f"{words.units}: " if words.units else ""
+            cells = {"movielens": units + _verdicts(others), "criteo": _verdicts(of_criteo)}
         known = {key: _joined(part[key] for part in parts) for key in KNOWN}
         known["known_before"] = known["known_before"] or ("yes" if words.exact else "")
         found.append(vars(words) | cells | known | {"parts": parts})
@@ -67,9 +68,17 @@ def _joined(texts: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(text.partition(":")[0] for text in texts if text))
 
 
-def tally(path: Path) -> dict[str, int]:
-    """How many verdicts of each word a `statements.csv` has, most first."""
-    return dict(Counter(row["verdict"] for row in read_rows(path) if not row["item"]).most_common())
+def tally(path: Path) -> str:
+    """How many verdicts of each word a `statements.csv` has, and of those `reproduced` how many were known or made so."""
+    rows = [row for row in read_rows(path) if not row["item"]]
+    counts = ", ".join(f"{count} {word}" for word, count in Counter(row["verdict"] for row in rows).most_common())
+    good = [row for row in rows if row["verdict"] == REPRODUCED]
+    known = sum(row["known_before"].partition(":")[0] not in ("", "no") for row in good)
+    made = sum(bool(row["by_construction"]) for row in good)
+    return (
+        f"{counts}; of the {len(good)} reproduced, {known} were known before, in part or whole, from runs with other seeds, "
+        f"and {made} hold in part or nearly by construction"
+    )
 
 
 def statements_table(path: Path, link: str = "#{}") -> str:
@@ -97,21 +106,19 @@ def statements_page(path: Path, run: Mapping[str, Any], others: str = "") -> str
         others: a table in Markdown.
     """
     outcomes = {one["notebook"]: one for one in run["notebooks"]}
-    counts = ", ".join(f"{count} {word}" for word, count in tally(path).items())
     lines = [
         "# What the study states, and what came out",
         "",
-        f"{SECOND_HAND} Verdicts of a {run['profile']} run ({run['started']}, commit {run['commit'] or 'unknown'}): {counts}. "
-        "Each follows from a rule that was committed before the run (`reproduce/rules.toml`, SHA-256 "
-        f"`{(run.get('rules_sha256') or 'unknown')[:12]}`): `reproduced` where enough items (curves, cells, tools) meet its "
-        "condition clearly, by a 95 % interval over trained models, `contradicted` where too few still may, else `undecided`. "
-        "Most answers were seen before, in development runs with other seeds: each block says so.",
+        f"{SECOND_HAND} Verdicts of a {run['profile']} run ({run['started']}, commit {run['commit'] or 'unknown'}), one for "
+        f"each part of a statement and data set: {tally(path)}. Each follows from a rule that was committed before the run "
+        f"(`reproduce/rules.toml`, SHA-256 `{(run.get('rules_sha256') or 'unknown')[:12]}`): `reproduced` where enough items "
+        "(curves, cells, tools) meet its condition clearly, by a 95 % interval over trained models (S1 to S5: drawn ones; S19: "
+        "calls), `contradicted` where too few still may, else `undecided`. Each block says what was seen before, in "
+        "development runs with other seeds.",
     ]
     for row in statement_rows(path):
-        by_data = [
-            f"{name}: {row[key]}" for name, key in (("MovieLens-1M", "movielens"), ("Criteo", "criteo")) if row[key]
-        ]
-        verdict = row["movielens"] if len(by_data) == 1 else "; ".join(by_data)
+        by_data = [f"MovieLens-1M: {row['movielens']}", f"Criteo: {row['criteo']}"]
+        verdict = "; ".join(by_data) if row["criteo"] else row["movielens"]
         notebook = next((name for name in outcomes if row["figure"].startswith(name)), "")
         lines += [
             "",
@@ -147,6 +154,8 @@ def _known(row: Mapping[str, Any]) -> str:
 def _checks(parts: list[dict[str, Any]]) -> list[str]:
     """Every item of every part, folded."""
     lines: list[str] = []
+    if missing := [part["part"] for part in parts if part["part"] and not part["items"]]:
+        lines += ["", f"Not run: {', '.join(missing)}."]
     for part in (part for part in parts if part["items"]):
         named = ", ".join(filter(None, (part["part"], part["dataset"])))
         said = f"{part['verdict']}, clearly in {part['what']}"

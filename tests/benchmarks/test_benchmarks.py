@@ -241,7 +241,7 @@ def test_rows(bench, monkeypatch):
 
 def test_an_unknown_benchmark_data_that_are_absent_and_an_interrupt(tmp_path, capsys, monkeypatch):
     assert main(["injektion", "--out", str(tmp_path)]) == 2
-    assert "bench: unknown benchmark 'injektion'; did you mean 'injection'? known: injection, encoding" in (
+    assert "bench: unknown benchmark 'injektion'; did you mean 'injection'? known: injection, peers, encoding" in (
         capsys.readouterr().err
     )
     monkeypatch.delenv("DRSROBUST_DATA", raising=False)
