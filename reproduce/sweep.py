@@ -21,6 +21,7 @@ from drsrobust._hashing import canonical_json, digest, file_digest
 from drsrobust._types import fits
 from reproduce.notebooks import Notebook, literal, parse_assignment, progress_file
 from reproduce.plan import Record, duration, matching, read_records, remember
+from reproduce.plan_estimate import growth
 from reproduce.profiles import Profile
 from reproduce.progress import Progress
 from reproduce.runner import ALONE, MODELS, Outcome, Run, side_by_side, total_seconds
@@ -281,12 +282,11 @@ def _nearest(sweep: Sweep, point: str, records: Sequence[Record]) -> Record | No
 
 
 def _expected(sweep: Sweep, points: Iterable[str], records: Sequence[Record]) -> dict[str, list[Step]]:
-    """The steps of points by their nearest records, with trials in proportion to the parameter `trials`."""
+    """The steps of points by their nearest records, with trials in proportion to what grows."""
     steps = {}
     for point in points:
         if (record := _nearest(sweep, point, records)) is not None:
-            asked, recorded = (values.get("trials", 1) for values in (sweep.parameters(point), record.parameters))
-            share = max(asked, 1) / max(recorded, 1)
+            share = growth(record.parameters, sweep.parameters(point))
             shares = [(step, share if step.kind == "trials" else 1.0) for step in record.work]
             steps[point] = [Step(kind, max(1, round(n * by)), seconds * by) for (kind, n, seconds), by in shares]
     return steps
