@@ -259,16 +259,9 @@ def test_the_record_and_the_report_of_a_run_name_the_bundle(bundle, tmp_path, mo
     assert "Trained for a smoke run of commit 0123456789ab, today, on AMD<" in page
 
 
-def test_damaged_and_wrong_files_are_refused(bundle, tmp_path, capsys):
+def test_wrong_files_are_refused(bundle, tmp_path, capsys):
     changed = tmp_path / "changed.zip"
-    with zipfile.ZipFile(bundle) as old, zipfile.ZipFile(changed, "w") as new:
-        for name in old.namelist():
-            new.writestr(name, b"x\n2\n" if name.endswith("a.csv") else old.read(name))
-    with pytest.raises(ValueError, match=r"is damaged: figures/data/a\.csv does not match SHA256SUMS"):
-        read_checkpoints(changed)
     changed.write_bytes(b"no archive")
-    with pytest.raises(ValueError, match="is not a bundle of `make bundle`, or is damaged"):
-        read_checkpoints(changed)
     assert main(["--profile", "smoke", "--out", str(tmp_path), "--checkpoints", str(changed)]) == 2
     assert main(["--profile", "smoke", "--out", str(tmp_path / "empty"), "--bundle"]) == 2
     said = capsys.readouterr().err

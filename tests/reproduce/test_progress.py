@@ -123,14 +123,11 @@ def simulated(stored, slow):
     return events, now
 
 
-def estimates(stored, slow, folder, begin=0.1, whole=False):
-    """Of a simulated run the seconds left, by the line and really, from a share `begin` of it on until its last twentieth, by
-    records of all steps or of the `whole`."""
+def estimates(stored, slow, folder, begin=0.1):
+    """Of a simulated run the seconds left, by the line and really, from a share `begin` of it on until its last twentieth."""
     progress_file(folder, "x").parent.mkdir()
     events, end = simulated(stored, slow)
     recorded = {name: [Step(*step[:3]) for step in steps] for name, steps in RUN.items()}
-    if whole:
-        recorded = {name: [Step("other", 1, sum(step.seconds for step in steps))] for name, steps in recorded.items()}
     progress, counted = Progress(files(folder, RUN), recorded), False
     for now, name, what, number in events:
         if what != "other":  # which is not counted
@@ -162,13 +159,6 @@ def test_the_time_left_is_within_a_factor_of_two(stored, slow, tmp_path):
     found = list(estimates(stored, slow, tmp_path))
     assert len(found) > 50
     assert not [one for one in found if not one[1] / 2 <= one[0] <= 2 * one[1]]
-
-
-@pytest.mark.parametrize("slow", [1.0, 3.0])
-def test_records_without_steps_say_the_time_left_once_a_notebook_has_ended(slow, tmp_path):
-    """The models, the first notebook, take 45 % of this run."""
-    left = list(estimates(lambda *_: 0.0, slow, tmp_path, 0.46, whole=True))
-    assert len(left) > 50 and all(real / 2 <= said <= 2 * real for said, real, _ in left)
 
 
 def test_a_run_that_is_repeated_has_little_left(tmp_path):

@@ -161,8 +161,6 @@ def test_a_bad_call_is_refused_in_a_line(words, says, tmp_path, capsys):
             "notebook = '03_ber_sweep'\n[zip]\nseed=[0, 1]\ntrials=[4, 8, 9]",
             "[zip] pairs lists of equal length, but seed has 2, trials has 3",
         ),
-        ("notebook = '03_ber_sweep'\ngrid = 3", "grid is 3; it must be a table, [grid]"),
-        ("notebook = ", "Invalid value"),
     ],
 )
 def test_a_bad_file_is_refused_in_a_line(text, says, tmp_path, capsys):

@@ -72,11 +72,10 @@ def test_auc_by_mitigation_and_protocol(summary):
 def test_recovery_leaves_out_what_is_blank(found):
     data = plots.recovery_vs_ber_data(found)
     axes = plots.new_panels(2)
-    plots.recovery_vs_ber(data, axes[0], claimed=0.3)
+    plots.recovery_vs_ber(data, axes[0])
     plots.recovery_vs_ber(data, axes[1], quantity="gained")
     assert drawn(axes[0]) == [[0.4], [0.9]]
     assert [len(series) for series in drawn(axes[1])] == [2, 2]
-    assert "claimed: up to 0.3" in [text.get_text() for text in axes[0].texts] and not axes[1].texts
     with pytest.raises(ValueError, match=r"as dr.recovery\(table\)"):
         plots.recovery_vs_ber_data(found.drop(columns="recovery_low"))
 

@@ -246,11 +246,6 @@ def test_settings_in_which_depth_moves_more(made):
     assert deeper_moves_more(less) == (4, 8)
 
 
-def test_the_published_grid():
-    cells = factor_grid(LEVELS | {"width": [64, 128, 256, 512], "embedding_dim": [64, 128, 256, 512]})
-    assert len(cells) == 64 == len({tuple(cell.values()) for cell in cells})
-
-
 @pytest.mark.parametrize("levels", [[], [2, 1], [1, 1]])
 def test_levels_that_are_refused(levels):
     with pytest.raises(ValueError, match=r"levels of depth must hold one value or more, ascending"):

@@ -14,12 +14,11 @@ def requests(monkeypatch, data):
 
 def test_large_sets_are_capped(requests, data, monkeypatch):
     monkeypatch.setattr(trained, "MOST_ROWS", {"afm": 300})
-    found = trained.train(["afm", "fm"], [data.name], [3, 4])
-    assert [(one.name, one.seed, len(one.data.train)) for one in found] == [
-        ("afm", 3, 300), ("afm", 4, 300), ("fm", 3, len(data.train)), ("fm", 4, len(data.train)),
-    ]  # fmt: skip
-    assert [len(request["data"].train) for request in requests] == [300, 300, len(data.train), len(data.train)]
-    assert (found[0].data.train.rows == data.train.rows[:300]).all() and found[0].data.test is data.test
+    found, whole = trained.train(["afm", "fm"], [data.name], [3, 4]), len(data.train)
+    assert [(one.name, one.seed) for one in found] == [("afm", 3), ("afm", 4), ("fm", 3), ("fm", 4)]
+    rows = [one.data.train.rows for one in found]
+    assert [len(own) for own in rows] == [300, 300, whole, whole] and (rows[0] == data.train.rows[:300]).all()
+    assert [len(request["data"].train) for request in requests] == [300, 300, whole, whole]
 
 
 def test_afn_of_the_studys_size_is_trained_once(requests, data):
