@@ -13,7 +13,6 @@ from matplotlib.patches import Patch
 
 from drsrobust.plots.losses import bound_handles, draw_losses, loss_axis, loss_floor
 from drsrobust.plots.style import (
-    CLAIMED,
     DASHED,
     GUIDE,
     SMALLEST,
@@ -182,7 +181,6 @@ def recovery_vs_ber(
     errors: str | None = None,
     names: Mapping[str, str] = NO_NAMES,
     quantity: str = "recovery",
-    claimed: float | None = None,
 ) -> "Axes":
     """Recovered AUC with its interval against the bit error rate, a curve per mitigation.
 
@@ -193,7 +191,6 @@ def recovery_vs_ber(
         errors: what the title says of them; None: their target.
         names: as of `mitigated_auc_data`.
         quantity: `recovery`, as a share of the lost AUC, or `gained`, as AUC.
-        claimed: a published value, drawn as a line.
     """
     rows = _of_label(data, label).replace({"mitigation": dict(names)})
     rows = rows[rows["ber"] > 0].dropna(subset=[quantity, f"{quantity}_low"])
@@ -201,9 +198,6 @@ def recovery_vs_ber(
     ax.axhline(0, linestyle="-", **GUIDE)
     labels = {"recovery": "share of the lost AUC that comes back", "gained": "AUC gained by protection"}
     ax.set(xlabel="bit error rate (flips per stored bit)", ylabel=labels[quantity])
-    if claimed is not None:
-        ax.axhline(claimed, zorder=1.5, **CLAIMED)
-        name_line(ax, claimed, f"claimed: up to {claimed:g}")
     if quantity == "recovery":
         ax.set_ylim(max(ax.get_ylim()[0], -0.6), 1.25)  # bars are very long where little is lost; room for the labels
         for ber, lost in rows.groupby("ber")["lost"].first().items():
