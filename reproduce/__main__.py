@@ -20,7 +20,7 @@ from reproduce.plan import matching, print_plan, read_records, remember
 from reproduce.portable import make_portable
 from reproduce.profiles import JUDGED, Profile, check_name, load_profile, missing_data
 from reproduce.progress import Progress
-from reproduce.runner import end_with_make, explained, locked, read_run, run_notebooks
+from reproduce.runner import end_with_make, explained, locked, read_run, run_notebooks, total_seconds
 from reproduce.statements import load_rules, load_statements, rules_digest, write_statements
 from reproduce.sweep import Sweep, print_sweep_plan, read_assignments, read_grid, run_sweep
 
@@ -264,14 +264,23 @@ def _run(
                 print(f"    {outcome.error}", file=sys.stderr, flush=True)
                 if (folder / outcome.output).exists():
                     print(f"    see {folder / outcome.output}", file=sys.stderr, flush=True)
+    entries = [asdict(outcome) for outcome in sorted(outcomes, key=lambda one: one.notebook)]
+    if cached:  # what each took when it computed all its trials, as in a run that was interrupted
+        for name, full in matching(read_records(folder.parent, notebooks), chosen).items():
+            entry = next(one for one in entries if one["notebook"] == name)
+            if full.cpu_seconds > entry["cpu_seconds"]:
+                entry |= {key: getattr(full, key) for key in ("seconds", "cpu_seconds", "steps")}
+    seconds = round(time.monotonic() - start, 1)
+    from_empty = total_seconds({one["notebook"]: one["seconds"] for one in entries}, options.jobs, profile.alone)
     run = {
         "profile": profile.name,
         "real": profile.real,
         "datasets": sorted({dataset for outcome in outcomes for dataset in datasets_of(outcome.parameters)}),
         "complete": chosen == profile.parameters,
         "started": started.strftime("%Y-%m-%d %H:%M UTC"),
-        "seconds": round(time.monotonic() - start, 1),
-        "cpu_seconds": round(sum(outcome.cpu_seconds for outcome in outcomes), 1),
+        "seconds": seconds,
+        "seconds_from_empty": round(from_empty, 1) if cached else seconds,
+        "cpu_seconds": round(sum(one["cpu_seconds"] for one in entries), 1),  # from an empty cache
         "rules_sha256": rules_digest(),
         "cached": cached,  # the cache was not empty: models and trials of earlier runs may have been read
         "versions": versions("pytorchfi", "mrfi"),  # of the tools whose speed is measured, too
@@ -280,7 +289,7 @@ def _run(
         "portable": options.portable,
         "bundles": [],
         "figure_sha256": {},
-        "notebooks": [asdict(outcome) for outcome in sorted(outcomes, key=lambda one: one.notebook)],
+        "notebooks": entries,
     }
 
     def write_record() -> None:

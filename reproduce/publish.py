@@ -52,10 +52,14 @@ def publish(
         the names of the files in `target`.
 
     Raises:
-        FileNotFoundError, ValueError: as `checked_run`.
+        FileNotFoundError, ValueError: as `checked_run`; or `cached` is not given for such a run.
     """
     run, source = checked_run(profile, build), build / profile / "figures"
-    run["seconds_from_empty"] = _seconds_from_empty(profile, run, target, cached)
+    if run["cached"] and not cached:
+        raise ValueError(
+            f"the {profile} run used models or trials of an earlier run, so its minutes are not those of a reader; empty "
+            f"{cache_folder()} and run it again, or give CACHED=1 to publish both times"
+        )
     names = [name for outcome in run["notebooks"] for name in outcome["figures"]]
     with exclusive(build / "publish"), new_folder(target) as part:
         shutil.copytree(source, part, dirs_exist_ok=True)
@@ -110,24 +114,6 @@ def checked_run(profile: str, build: Path) -> dict[str, Any]:
             what = "is missing" if name not in sums else "differs" if name in recorded else "is not of this run"
             raise ValueError(f"{source / name} {what}, by the SHA-256 in its run.json; run it again")
     return run
-
-
-def _seconds_from_empty(profile: str, run: dict[str, Any], target: Path, cached: bool) -> float:
-    """How long a run with an empty cache took: this one, or the one published last.
-
-    Raises:
-        ValueError: this run had models or trials of an earlier one, and `cached` is not given or no such time was published.
-    """
-    if not run["cached"]:
-        return run["seconds"]
-    problem = f"the {profile} run used models or trials of an earlier run, so its minutes are not those of a reader"
-    if not cached:
-        raise ValueError(f"{problem}; empty {cache_folder()} and run it again, or give CACHED=1 to publish both times")
-    earlier = json.loads((target / "run.json").read_text()) if (target / "run.json").is_file() else {}
-    seconds = earlier.get("seconds_from_empty")
-    if seconds is None:
-        raise ValueError(f"{problem}, and no run with an empty cache was published before; run it with an empty cache")
-    return seconds
 
 
 def _check_commit(profile: str, commit: str | None, rules: str | None) -> None:

@@ -33,7 +33,7 @@ def taken(run: dict[str, Any]) -> str:
     """How long a run took, where, and whether it began with an empty cache."""
     from_empty, here = (f"{run[key] / 60:.0f} minutes" for key in ("seconds_from_empty", "seconds"))
     earlier = f" ({here} with models and trials of an earlier run at hand)" if run["cached"] else ""
-    cpu = f", {run['cpu_seconds']:,.0f} CPU seconds" if run.get("cpu_seconds") and not run["cached"] else ""
+    cpu = f", {run['cpu_seconds']:,.0f} CPU seconds" if run.get("cpu_seconds") else ""
     return f"{from_empty} on {run['machine']['cores']} cores{earlier}{cpu}"
 
 
