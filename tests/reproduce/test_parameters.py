@@ -42,7 +42,6 @@ def test_parameters_that_are_not_plain_are_refused(tmp_path, source):
     [
         ("bers=[1e-6,1e-5]", [1e-6, 1e-5]),
         ("bers=1e-6,1e-5", [1e-6, 1e-5]),
-        ("models=dlrm, wide_deep", ["dlrm", "wide_deep"]),
         ("models=dlrm", ["dlrm"]),
         ("trials=7", 7),
         ("datasets=movielens-1m/ids,criteo-sample/fields", ["movielens-1m/ids", "criteo-sample/fields"]),
