@@ -165,10 +165,9 @@ class ActivationClipping(Mitigation):
         score: "Callable[[ActivationClipping], float]",
         *,
         multipliers: Sequence[float] = MULTIPLIERS,
-        steps: int = 0,
         **options: Any,
     ) -> "ActivationClipping":
-        """Fitted bounds times the multiplier with the best score, as FT-ClipAct searches its thresholds (`best_multiplier`).
+        """Fitted bounds times the multiplier with the best score, of a grid (FT-ClipAct searches its thresholds so).
 
         A usual score is the mean AUC over trials of errors on validation rows, by `drsrobust.campaign.auc_under_errors`. A
         trial in which the model raises must count as lost, or else bounds that make more trials raise look better.
@@ -181,7 +180,6 @@ class ActivationClipping(Mitigation):
             score: (clipping) -> number, higher is better; called once per multiplier. Of equal scores the larger multiplier
                 wins, which changes less.
             multipliers: of the grid, each over 0.
-            steps: golden-section steps after the grid.
             options: of `fit`.
 
         Raises:
@@ -189,7 +187,7 @@ class ActivationClipping(Mitigation):
         """
         check_function("score", score, "a function of a clipping that gives a number")
         fitted = cls.fit(model, split, **options)
-        best, scores = best_multiplier(lambda multiplier: score(fitted.scaled(multiplier)), multipliers, steps)
+        best, scores = best_multiplier(lambda multiplier: score(fitted.scaled(multiplier)), multipliers)
         searched = fitted.scaled(best)
         searched.name = searched.name.replace(fitted.name, f"{fitted.name} searched", 1)
         searched.tried = scores
@@ -297,29 +295,23 @@ def _is_positive(value: float) -> bool:
     return value > 0
 
 
-_RATIO = (math.sqrt(5) - 1) / 2
-
-
 def best_multiplier(
-    score: Callable[[float], float], multipliers: Sequence[float], steps: int
+    score: Callable[[float], float], multipliers: Sequence[float]
 ) -> tuple[float, list[tuple[float, float]]]:
-    """Tries every multiplier of a grid, then narrows the interval between the neighbours of the best by golden sections of
-    its logarithm (Kiefer 1953): two new multipliers in the first step, one in each later one. It finds the maximum of a score
-    with one peak, else a good local one.
+    """Tries every multiplier of a grid.
 
     Args:
         score: multiplier -> number, higher is better; called once for each.
         multipliers: in any order.
-        steps: number of golden sections.
 
     Returns:
         the best multiplier (of equals the largest), and (multiplier, score) of each in the order tried.
 
     Raises:
-        ValueError: no multiplier, one that is not positive, a negative number of steps, or a score that is NaN.
+        ValueError: no multiplier, one that is not positive, or a score that is NaN.
 
     Example:
-        >>> best_multiplier(lambda m: -abs(m - 3), [1, 2, 4, 8], steps=0)
+        >>> best_multiplier(lambda m: -abs(m - 3), [1, 2, 4, 8])
         (4, [(1, -2), (2, -1), (4, -1), (8, -5)])
     """
     right = "one or more finite numbers over 0"
@@ -328,28 +320,9 @@ def best_multiplier(
         check_number("each of multipliers", multiplier, "a finite number over 0", _is_positive)
     if not grid:
         raise wrong("multipliers", right, multipliers)
-    grid, steps = sorted(set(grid)), check_whole("steps", steps, 0)
     scores: dict[float, float] = {}
-
-    def value(multiplier: float) -> float:
-        if multiplier not in scores:
-            scores[multiplier] = score(multiplier)
-            if math.isnan(scores[multiplier]):
-                raise ValueError(f"the score of the bounds times {multiplier:g} is NaN")
-        return scores[multiplier]
-
-    for multiplier in grid:
-        value(multiplier)
-    best = max(grid, key=lambda multiplier: (scores[multiplier], multiplier))
-    if steps and len(grid) > 1:
-        at = grid.index(best)
-        low, high = math.log(grid[max(at - 1, 0)]), math.log(grid[min(at + 1, len(grid) - 1)])
-        lower, right = high - _RATIO * (high - low), low + _RATIO * (high - low)
-        for _ in range(steps):  # the first step tries both inner points, each later step the new one
-            if value(math.exp(lower)) > value(math.exp(right)):
-                high, right = right, lower
-                lower = high - _RATIO * (high - low)
-            else:
-                low, lower = lower, right
-                right = low + _RATIO * (high - low)
+    for multiplier in sorted(set(grid)):
+        scores[multiplier] = score(multiplier)
+        if math.isnan(scores[multiplier]):
+            raise ValueError(f"the score of the bounds times {multiplier:g} is NaN")
     return max(scores, key=lambda multiplier: (scores[multiplier], multiplier)), list(scores.items())
