@@ -122,7 +122,7 @@ def test_the_checkpoint_folder_holds_the_learning_curve(data, empty_cache):
     model = load_model("dlrm", data, settings=Settings(epochs=2, batch_size=512), progress=False)
     (file,) = empty_cache.glob("checkpoints/*/curve.csv")
     lines = file.read_text().splitlines()
-    assert lines[0] == "epoch,train_loss,valid_loss,valid_auc,valid_ne,seconds" and len(lines) == 3
+    assert lines[0] == "epoch,train_loss,valid_loss,valid_auc,valid_ne,seconds,cpu_seconds" and len(lines) == 3
     assert np.allclose(list(map(float, lines[2].split(","))), list(model.manifest["curve"][1].values()))
     manifest = json.loads((file.parent / "manifest.json").read_text())
     assert manifest["parameters"] == sum(p.numel() for p in model.parameters())
