@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from drsrobust import plots
-from drsrobust.plots.losses import BOUND, draw_losses, loss_axis, loss_floor
+from drsrobust.plots.losses import BOUND, WIDE, bound_handles, draw_losses, loss_axis, loss_floor
 
 mpl.use("Agg")
 
@@ -39,7 +39,8 @@ def test_an_interval_that_holds_no_loss_is_a_bound(ax):
     (bars,) = ax.containers
     assert bars.lines[0].get_xydata().tolist() == [[1, 0.1]]
     assert bars.lines[2][0].get_segments()[0][:, 1].tolist() == pytest.approx([0.05, 0.2])
-    assert np.allclose(triangles(ax), [[2, 0.03], [3, 0.02], [4, floor]])
+    assert triangles(ax) == [[4, floor]]  # the upper ends of 2 and 3 are over ten times their means, or the floor
+    assert [handle.get_label() for handle in bound_handles(data, floor=floor)] == [BOUND, WIDE]
     low, high = ax.get_ylim()
     means = [line.get_xydata().tolist() for line in ax.lines if line.get_alpha() == 0.6]
     assert means == [[[2, 1e-4]]] and low < floor and 0.2 < high < 0.5 and ax.get_yscale() == "log"
@@ -47,7 +48,7 @@ def test_an_interval_that_holds_no_loss_is_a_bound(ax):
 
 
 def test_losses_of_rows_lie_on_the_other_axis(ax):
-    data = losses((0.1, 0.05, 0.2), (1e-4, -0.01, 0.03))
+    data = losses((0.1, 0.05, 0.2), (5e-3, -0.01, 0.03))
     draw_losses(ax, data, [0, 1], floor=1e-4, vertical=False, marker="o")
     loss_axis(ax, 1e-4, 0.2, axis="x")
     assert ax.containers[0].lines[0].get_xydata().tolist() == [[0.1, 0]] and triangles(ax, "<") == [[0.03, 1]]
@@ -84,10 +85,10 @@ def test_mitigations_are_compared_by_what_is_lost():
     plain, protected = ax.containers
     assert plain.lines[0].get_ydata().tolist() == [0.1, 0.3] and protected.lines[0].get_ydata().tolist() == [1e-3]
     labels = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert labels == ["no protection", "range", "10-90 % of trials,\nno protection", BOUND]
+    assert labels == ["no protection", "range", "10-90 % of trials,\nno protection", WIDE]
     sure = campaign(auc_drop_low=[1e-5, 0.05, 0.2, 1e-5, 1e-5, 5e-4], auc_drop=[1e-4, 0.1, 0.3, 1e-4, 1e-4, 1e-3])
     labels = plots.mitigated_auc(plots.mitigated_auc_data(sure)).get_legend().get_texts()
-    assert BOUND not in [text.get_text() for text in labels]
+    assert WIDE not in [text.get_text() for text in labels]
     plt.close("all")
 
 

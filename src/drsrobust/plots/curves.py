@@ -129,7 +129,7 @@ def mitigated_auc(
 ) -> "Axes":
     """AUC lost under errors with its interval, on a logarithmic axis, against the bit error rate, a curve per mitigation;
     without protection in black, with the 10-90 % quantiles over trials as a band. An open triangle is the upper end of an
-    interval that holds no loss. Curves are shifted slightly, so that no bar hides another.
+    interval that holds no loss; a pale mark alone has that end far above it. Curves are shifted slightly.
 
     Args:
         data: `mitigated_auc_data`; rates of 0 are not drawn.

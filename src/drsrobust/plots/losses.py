@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 RESOLUTION = 1e-6  # the smallest loss of AUC in a figure
 LOST = "AUC lost"
 BOUND = "at most (lower end: 0)"
+FAR = 10.0  # an upper end this many times higher than its mean is a word in the legend
+WIDE = f"pale: interval from 0 to\nover {FAR:g} times the mean"
 
 
 def loss_floor(data: "pd.DataFrame", value: str = "auc_drop", lowest: float = RESOLUTION) -> float:
@@ -39,8 +41,8 @@ def draw_losses(
     vertical: bool = True,
     **style: Any,
 ) -> None:
-    """Losses with their intervals. Where the interval reaches under the floor, an open triangle at its upper end says `at
-    most`, and the mean is a small pale mark; the triangle is at the floor where that end is lower.
+    """Losses with their intervals. Where the interval reaches under the floor, the mean is a small pale mark, and an open
+    triangle at the upper end says `at most`; at the floor where that end is lower, none where it is over `FAR` times higher.
 
     Args:
         ax: the panel; `loss_axis` gives it its scale.
@@ -54,7 +56,7 @@ def draw_losses(
     mean, low, high = (data[f"{value}{end}"].to_numpy(float) for end in ("", "_low", "_high"))
     place, upper = np.asarray(place, float), np.maximum(high, floor)
     joined = {"linestyle": style.pop("linestyle", "none"), "linewidth": style.pop("linewidth", 1.4)}
-    known, bound = low >= floor, (low < floor) & ~np.isnan(high)
+    known, (near, far) = low >= floor, _bounds(data, value, floor)
 
     def drawn(which: np.ndarray, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return (place[which], losses[which]) if vertical else (losses[which], place[which])
@@ -67,10 +69,10 @@ def draw_losses(
         curve = np.maximum(mean, floor / 100)
         ax.plot(*drawn(~np.isnan(mean), curve), color=colour, **joined, zorder=1.8)
     pale = {"marker": style.get("marker", "o"), "markersize": 3.5, "linestyle": "none", "color": colour, "alpha": 0.6}
-    ax.plot(*drawn(bound & (mean >= floor), mean), **pale)
-    span = (place[bound], np.maximum(mean, floor)[bound], upper[bound])  # which mean a triangle belongs to
+    ax.plot(*drawn((near | far) & (mean >= floor), mean), **pale)
+    span = (place[near], np.maximum(mean, floor)[near], upper[near])  # which mean a triangle belongs to
     (ax.vlines if vertical else ax.hlines)(*span, color=colour, alpha=0.25, linewidth=0.7)
-    ax.plot(*drawn(bound, upper), marker="v" if vertical else "<", color=colour, markeredgecolor=colour, **LIMIT)
+    ax.plot(*drawn(near, upper), marker="v" if vertical else "<", color=colour, markeredgecolor=colour, **LIMIT)
 
 
 def loss_axis(ax: "Axes", floor: float, highest: float, *, axis: str = "y", label: str = LOST) -> None:
@@ -93,8 +95,16 @@ def loss_axis(ax: "Axes", floor: float, highest: float, *, axis: str = "y", labe
 def bound_handles(
     data: "pd.DataFrame", value: str = "auc_drop", *, floor: float, vertical: bool = True
 ) -> list[Line2D]:
-    """What explains open triangles in a legend; nothing where `draw_losses` draws none."""
-    if not ((data[f"{value}_low"] < floor) & data[f"{value}_high"].notna()).any():
-        return []
-    marker = {"marker": "v" if vertical else "<", "color": "#444444", "markeredgecolor": "#444444"}
-    return [Line2D([], [], label=BOUND, **marker | LIMIT)]
+    """What explains open triangles and pale marks in a legend; nothing where `draw_losses` draws none."""
+    near, far = _bounds(data, value, floor)
+    words = [BOUND] * bool(near.any()) + [WIDE] * bool(far.any())
+    marks = {BOUND: LIMIT | {"marker": "v" if vertical else "<", "color": "#444444", "markeredgecolor": "#444444"}}
+    marks[WIDE] = {"marker": "o", "markersize": 3.5, "linestyle": "none", "color": "#444444", "alpha": 0.6}
+    return [Line2D([], [], label=word, **marks[word]) for word in words]
+
+
+def _bounds(data: "pd.DataFrame", value: str, floor: float) -> tuple[np.ndarray, np.ndarray]:
+    """Where the interval reaches under the floor: with an upper end near to the mean, and far from it."""
+    mean, low, high = (data[f"{value}{end}"].to_numpy(float) for end in ("", "_low", "_high"))
+    bound, far = (low < floor) & ~np.isnan(high), high > FAR * np.maximum(mean, floor)
+    return bound & ~far, bound & far
