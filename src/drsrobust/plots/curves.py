@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import NullFormatter
 
 from drsrobust.plots.losses import bound_handles, draw_losses, loss_axis, loss_floor
 from drsrobust.plots.style import (
@@ -284,6 +285,9 @@ def _finish(ax: "Axes", labels: "pd.DataFrame", notes: list[Patch], errors: str 
     where = "all parameters" if target == "all" else target
     ax.set_title(f"{model} on {dataset}:\n{errors or f'errors in {where}'}")  # names of data sets are long
     ax.set_xscale("log")
+    if labels["ber"].nunique() == 1:  # an axis of less than a decade, whose own ticks would be of no rate
+        ax.set_xticks(labels["ber"].unique())
+        ax.xaxis.set_minor_formatter(NullFormatter())
     ax.label_outer()
     if at_edge(ax, "last_col"):
         series = labels.drop_duplicates("series").sort_values("series")

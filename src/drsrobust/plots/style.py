@@ -303,7 +303,7 @@ class _LineName(Annotation):
     def __init__(self, ax: "Axes", value: float, text: str, axis: str, at: str, above: bool):
         if axis == "x":
             coords, ends = ax.get_xaxis_transform(), [("left", "top"), ("right", "top")]
-            self._places = [((value, 0.99), end) for end in ends]
+            self._places = [((value, 1.0), end) for end in ends]
         else:
             coords, x = ax.get_yaxis_transform(), {"left": 0.01, "right": 0.99}
             ends = sorted(x, key=lambda end: end != at)
@@ -332,7 +332,7 @@ class _LineName(Annotation):
     def _move(self, xy: tuple[float, float], end: tuple[str, str]) -> None:
         self.xy = xy
         vertical = self._line[0] == "x"
-        offset = ({"left": 4, "right": -4}[end[0]], 0) if vertical else (0, {"bottom": 2, "top": -2}[end[1]])
+        offset = ({"left": 4, "right": -4}[end[0]], -3) if vertical else (0, {"bottom": 2, "top": -2}[end[1]])
         self.set(ha=end[0], va=end[1], position=offset)
 
 

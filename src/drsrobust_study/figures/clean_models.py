@@ -43,7 +43,7 @@ def clean_auc(
         ax.plot([runs["auc"].mean()], [y], "|", markersize=13, markeredgewidth=1.6, color=colour)
         ax.annotate(f"{runs['auc'].mean():.4f}", (runs["auc"].mean(), y), **text)
     ax.set_yticks(range(len(models))[::-1], models)
-    ax.set_ylim(-0.6, len(models) - 0.3)
+    ax.set_ylim(-0.6, len(models) - (0.3 if published is None else -0.2))
     ax.grid(False, axis="y")
     ax.set(xlabel="AUC on test rows", title=dataset or "")
     if len(data):
