@@ -99,8 +99,8 @@ def with_statements(page: str, path: Path) -> str:
     Raises:
         ValueError: the marks are missing.
     """
-    text = f"Verdicts on parts of the study's statements, one for each data set: {tally(path)} ([table](figures/README.md), "
-    text += "[rules and checks](figures/CLAIMS.md))."
+    text = f"Verdicts, one for each part of a statement and set of data: {tally(path)} ([table](figures/README.md), [rules "
+    text += "and checks](figures/CLAIMS.md))."
     return _replaced(page, STATEMENTS_BEGIN, STATEMENTS_END, "\n".join(textwrap.wrap(text, 128)), "the verdicts")
 
 
