@@ -69,7 +69,7 @@ lab: $(STAMP)  ## open the notebooks in JupyterLab, on their index
 	$(BIN)/python -m jupyter lab --notebook-dir=notebooks notebooks/index.ipynb
 
 data: $(STAMP)  ## download MovieLens into DATA (default: build/data) and print where to get other data sets (SETS="ml-20m criteo")
-	@$(BIN)/python -m drsrobust.data.download $(SETS)
+	@$(BIN)/python -m drsrobust_extras.data.download $(SETS)
 
 # make's pid, so that the run ends with make: see `end_with_make` in reproduce/runner.py.
 reproduce: $(STAMP)  ## run all notebooks: figures and report in build/PROFILE (PROFILE=smoke|laptop|paper, DATA=folder, PLAN=1: how long it will take, PORTABLE=1: the same numbers on other processors, CHECKPOINTS=bundle: without training)

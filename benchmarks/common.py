@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from drsrobust._provenance import machine, versions
-from drsrobust.data import Split, load_dataset
-from drsrobust.data.synthetic import planted
+from drsrobust.data import Split
 from drsrobust.models import build_model
+from drsrobust_extras.data.load import load_dataset
+from drsrobust_extras.data.synthetic import planted
 from drsrobust_study.mitigations import LARGE, SIZES, TABLE_ROWS
 
 OURS = "drsrobust"

@@ -17,15 +17,16 @@ from benchmarks import row_coverage, skewness
 from benchmarks.common import Result, about, default_dataset, generated_remark, seeded, text
 from drsrobust._progress import progress_bar
 from drsrobust.campaign.sampling import allocated, first_trials, strata_of
-from drsrobust.data import Split, from_tensors, load_dataset
+from drsrobust.data import Split, from_tensors
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, ErrorModel, FixedCount, inject, resolve
 from drsrobust.injection.critical_bits import CriticalBits, Stratum, harmful_pilots
-from drsrobust.models import stored_as
 from drsrobust.statistics.intervals import mean_interval
 from drsrobust.statistics.recovery import recovery
 from drsrobust.statistics.strata import ALL, Strata
 from drsrobust.training import load_models
+from drsrobust_extras.data.load import load_dataset
+from drsrobust_extras.data.stored_as import stored_as
 
 MAPS = 3000  # of each stratum; of pilots a tenth
 RESAMPLES = 2000

@@ -31,7 +31,7 @@ from benchmarks.common import OURS, Result, about, text
 from drsrobust._files import cache_folder, new_file
 from drsrobust._hashing import splitmix64
 from drsrobust._progress import progress_bar
-from drsrobust.data.click_logs import RAW
+from drsrobust_extras.data.click_logs import RAW
 
 SAMPLE, WHOLE = 109_711, 45_840_617  # lines
 HEAD = 10  # most frequent values, drawn with probabilities proportional to 1 / rank

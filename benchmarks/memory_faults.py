@@ -13,7 +13,7 @@ from torch import nn
 import drsrobust as dr
 from benchmarks.common import Result, Verdict, about, at_most, text, verdict_text
 from drsrobust._processes import threads
-from drsrobust.injection.memory_map import MAPS, Geometry
+from drsrobust_extras.protection.memory_map import MAPS, Geometry
 
 PARAMETERS = 100_000_000
 MODES = ("column", "row", "bank")

@@ -15,16 +15,19 @@ from torch.nn import functional
 from benchmarks.common import Result, Verdict, about, at_least, at_most, generated_remark, text, verdict_text
 from drsrobust._progress import progress_bar
 from drsrobust.campaign import Campaign
-from drsrobust.data.synthetic import planted
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, FixedCount, resolve
 from drsrobust.metrics import auc
 from drsrobust.metrics.auc import auc_difference
-from drsrobust.mitigation import ABFTEmbeddingBag, ABFTLinear, Mitigation, NaNGuard, reserve_bits
+from drsrobust.mitigation import Mitigation, NaNGuard
 from drsrobust.models import padded_batches, score
 from drsrobust.models.scoring import BATCH
 from drsrobust.statistics.intervals import wilson
-from drsrobust.timing import cpu_seconds, overhead
+from drsrobust_extras.data.synthetic import planted
+from drsrobust_extras.protection.abft.embedding import ABFTEmbeddingBag
+from drsrobust_extras.protection.abft.linear import ABFTLinear
+from drsrobust_extras.protection.zero_space import reserve_bits
+from drsrobust_extras.risk.timing import cpu_seconds, overhead
 from drsrobust_study.abft import BATCH as CLEAN_BATCH
 from drsrobust_study.abft import alarms_on_test_rows, false_alarms, in_layers, in_tables
 from drsrobust_study.mitigations import (

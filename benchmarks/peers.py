@@ -28,7 +28,7 @@ from torch import nn
 from benchmarks.common import Result, about, text
 from drsrobust._processes import process_context
 from drsrobust._provenance import commit, machine
-from drsrobust.timing import cpu_seconds
+from drsrobust_extras.risk.timing import cpu_seconds
 from drsrobust_study.injection_speed import STUDY_TOOL, flipped_bits, study_model
 from drsrobust_study.injectors import OURS, Sparse
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.common import Result, Verdict, about, at_most, text, verdict_text
-from drsrobust.planning import choose
+from drsrobust_extras.risk.planning.choice import choose
 
 SIZES = ((30, 8), (200, 8), (2000, 10))  # tensors, protections
 LIMIT_S = 10.0  # of the largest

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 from drsrobust.data import Split
 from drsrobust.injection import resolve
 from drsrobust.introspection.embedding_modules import torchrec
-from drsrobust.timing import cpu_seconds
+from drsrobust_extras.risk.timing import cpu_seconds
 from drsrobust_study.injectors import DenseErrorMap
 
 if TYPE_CHECKING:

@@ -18,13 +18,14 @@ from torch import nn
 from benchmarks.common import NOT_INSTALLED, OURS, Result, text
 from drsrobust._hashing import splitmix64
 from drsrobust._progress import progress_bar
-from drsrobust.data import Dataset, load_dataset
-from drsrobust.data.click_logs import CATEGORIES, COUNT_COLUMNS, TABLES
-from drsrobust.data.registry import find_files
+from drsrobust.data import Dataset
 from drsrobust.metrics import auc, log_loss
 from drsrobust.metrics.auc import auc_difference
 from drsrobust.models import MODELS, padded_batches, score
 from drsrobust.training import Settings, default_settings, load_model
+from drsrobust_extras.data.click_logs import CATEGORIES, COUNT_COLUMNS, TABLES
+from drsrobust_extras.data.load import load_dataset
+from drsrobust_extras.data.registry import find_files
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -24,10 +24,11 @@ import pandas as pd
 
 from benchmarks.common import Result, about, at_most, seeded, text, verdict_text
 from benchmarks.encoding import resident_kib, write_lines
-from drsrobust import Campaign, Evaluator, FixedCount, inject, load_dataset
+from drsrobust import Campaign, Evaluator, FixedCount, inject
 from drsrobust._files import cache_folder, unnamed_file
 from drsrobust.metrics.streamed import StreamedMetrics
 from drsrobust.models import build_model
+from drsrobust_extras.data.load import load_dataset
 
 LINES = 200_000
 FLIPS = (1, 3, 10, 30, 100)

@@ -18,10 +18,10 @@ from benchmarks.common import Result, Verdict, about, at_most, text, verdict_tex
 from drsrobust._processes import process_context, threads
 from drsrobust.campaign.conditions import Condition
 from drsrobust.campaign.trial import run_trial
-from drsrobust.data.synthetic import planted
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, ErrorClock, Injection, resolve
 from drsrobust.introspection.embedding_modules import torchrec
+from drsrobust_extras.data.synthetic import planted
 
 COLUMNS = ("parameters", "rate", "ranks", "draw_ms", "apply_undo_ms", "trial_ms", "forward_ms", "overhead_ms")
 BLOCKS = ("parameters", "rate", "ranks", "all_ms", "part_ms", "part_share")

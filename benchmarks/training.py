@@ -26,9 +26,8 @@ from benchmarks.quality import TORCHFM_MODELS as MODELS
 from drsrobust._choices import unknown
 from drsrobust._processes import cores, threads
 from drsrobust._progress import progress_bar
-from drsrobust.data import Dataset, load_dataset
+from drsrobust.data import Dataset
 from drsrobust.data.dataset import Schema
-from drsrobust.data.synthetic import planted
 from drsrobust.introspection.embedding_modules import torchrec
 from drsrobust.metrics import auc
 from drsrobust.models import build_model, padded_batches, score
@@ -36,6 +35,8 @@ from drsrobust.models.scoring import BATCH
 from drsrobust.training.fit import Trainer
 from drsrobust.training.fused import fused_tables
 from drsrobust.training.settings import Settings
+from drsrobust_extras.data.load import load_dataset
+from drsrobust_extras.data.synthetic import planted
 from drsrobust_study.mitigations import LARGE, SIZES, TABLE_ROWS
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from drsrobust.injection import ErrorModel, Injection
 from drsrobust.introspection.wrappers import evaluating
 from drsrobust.metrics import auc
 from drsrobust.models import padded_batches, score
-from drsrobust.timing import cpu_seconds
+from drsrobust_extras.risk.timing import cpu_seconds
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,7 +14,7 @@ from typing import Any
 import nbformat
 
 from drsrobust._files import new_folder
-from drsrobust.plots import read_words
+from drsrobust_extras.pages.plots.save import read_words
 from reproduce.docs_api import notebook_section, sections, write_api
 from reproduce.notebooks import FIGURES, ROOT, all_notebooks
 from reproduce.readme_tables import GALLERY_BEGIN, GALLERY_END

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from drsrobust.plots import read_words
+from drsrobust_extras.pages.plots.save import read_words
 from drsrobust_study.fleet_risk import worded
 from reproduce.quantities import message, with_message
 from reproduce.readme_tables import taken

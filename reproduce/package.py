@@ -7,7 +7,7 @@ from typing import Any
 import jinja2
 
 from drsrobust import __version__
-from drsrobust.plots import display_name
+from drsrobust_extras.pages.plots.names import display_name
 from drsrobust_study.findings import number
 from reproduce import other_papers
 from reproduce.readme_tables import taken

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from drsrobust.data.registry import split_dataset_name
+from drsrobust_extras.data.registry import split_dataset_name
 
 NO_WORK = {"leave_out", "slow", "merge"}  # lists whose length is no work
 AMOUNTS = re.compile(r"trials|maps|injections|steps|candidates|explained|budget|turns|batches|drawn_models")

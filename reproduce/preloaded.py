@@ -9,7 +9,13 @@ from drsrobust.introspection.embedding_modules import torchrec
 gc.disable()  # it would go through a growing heap again and again
 # A figure chooses its backend when the first is drawn, by this variable as it was when matplotlib was imported.
 os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
-for name in ("ipykernel.kernelapp", "seaborn", "drsrobust.campaign.workers", "drsrobust.planning", "drsrobust.plots"):
+for name in (
+    "ipykernel.kernelapp",
+    "seaborn",
+    "drsrobust.campaign.workers",
+    "drsrobust_extras.risk.planning",
+    "drsrobust_extras.pages.plots",
+):
     import_module(name)
 for name in ("drsrobust.training.load", "drsrobust_study.figures"):
     import_module(name)

@@ -87,7 +87,7 @@ def load_profile(name: str, notebooks: dict[str, Notebook], data: Path | None, *
 def missing_data(names: Iterable[str], data: Path | None) -> list[str]:
     """What a folder (None: `$DRSROBUST_DATA`, if any) lacks of these data sets: of each which file, where it comes from and
     where to put it. Nothing is silently substituted: data that was asked for is there, or the run does not start."""
-    from drsrobust.data.registry import find_files
+    from drsrobust_extras.data.registry import find_files
 
     missing = []
     for name in dict.fromkeys(names):

@@ -243,7 +243,7 @@ def with_message(words: dict[str, Any], message: str) -> str:
     """
     if not message:
         return words["alt"]
-    from drsrobust.plots import alt_text  # imports matplotlib
+    from drsrobust_extras.pages.plots import alt_text
 
     text, panels = message, words["alt"].removeprefix(words["title"])
     for panel in re.split(r"(?<=\.) ", panels.strip()):

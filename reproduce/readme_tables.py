@@ -5,7 +5,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from drsrobust.plots import read_words
+from drsrobust_extras.pages.plots.save import read_words
 from drsrobust_study.findings import interval, number
 from reproduce.quantities import filled, messages
 from reproduce.statements_page import tally
@@ -135,7 +135,7 @@ def with_protections(page: str, data: Path) -> str:
         ValueError: the marks are missing.
         FileNotFoundError: a CSV is missing.
     """
-    from drsrobust.plots.curves import mitigation_label  # imports pandas
+    from drsrobust_extras.pages.plots.curves import mitigation_label
 
     costs = {row["mitigation"]: row for row in read_rows(data / FRONT)}
     ranked = {row["mitigation"]: row for row in read_rows(data / RANKING)}

@@ -1,5 +1,5 @@
 """The report of a run: statements with verdicts, figures and results by notebook, times, environment; the executed notebooks as
-pages. `drsrobust.report` builds the part with figures."""
+pages. `drsrobust_extras.pages.report` builds the part with figures."""
 
 import zipfile
 from pathlib import Path
@@ -9,8 +9,8 @@ import jinja2
 import nbformat
 
 from drsrobust._files import new_file
-from drsrobust.plots.curves import mitigation_label
-from drsrobust.report import figure_entries, templates
+from drsrobust_extras.pages.plots.curves import mitigation_label
+from drsrobust_extras.pages.report import figure_entries, templates
 from drsrobust_study.findings import number
 from drsrobust_study.notebook import datasets_of
 from reproduce import executed

@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from drsrobust.plots import display_name
+from drsrobust_extras.pages.plots.names import display_name
 from drsrobust_study.findings import interval
 from reproduce.statements import EXACT, NOT_RUN, REPRODUCED, load_statements
 from reproduce.tables import read_rows

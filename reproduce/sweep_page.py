@@ -13,11 +13,10 @@ import pandas as pd
 
 from drsrobust._files import new_file
 from drsrobust._provenance import commit, machine, versions
-from drsrobust.plots import new_panels, read_words, save
-from drsrobust.plots.curves import interval
-from drsrobust.plots.save import write_csv
-from drsrobust.plots.style import WIDTH, apart, legend_outside, series_style, styled
-from drsrobust.report import figure_entries, templates
+from drsrobust_extras.pages.plots.curves import interval
+from drsrobust_extras.pages.plots.save import read_words, save, write_csv
+from drsrobust_extras.pages.plots.style import WIDTH, apart, legend_outside, new_panels, series_style, styled
+from drsrobust_extras.pages.report import figure_entries, templates
 from reproduce import executed
 from reproduce.plan import duration
 from reproduce.runner import Outcome

@@ -100,7 +100,7 @@ def warm_python():
 @pytest.fixture(scope="session")
 def data():
     """Generated ratings in the schema `full`: dense columns, single- and multi-hot features."""
-    from drsrobust.data import load_dataset
+    from drsrobust_extras.data.load import load_dataset
 
     return load_dataset("synthetic-movielens/full", rows=6000)
 
@@ -171,7 +171,7 @@ def close_figures():
 def fewer_rows(monkeypatch):
     """Pages load `synthetic-movielens` with its default number of rows, and train on it until nothing is gained."""
     from drsrobust import training
-    from drsrobust.data import synthetic
+    from drsrobust_extras.data import synthetic
 
     def short(*names, **options):
         return replace(defaults(*names, **options), epochs=10)

@@ -11,10 +11,13 @@ from torch import nn
 import drsrobust as dr
 from drsrobust._arguments import ArgumentError, check_number, check_text, check_truth, check_whole, shown
 from drsrobust.campaign import auc_under_errors, decades, merge
-from drsrobust.injection import CriticalBits, Geometry, Injection, Sum
-from drsrobust.models import build_model, stored_as
+from drsrobust.injection import CriticalBits, Injection, Sum
+from drsrobust.models import build_model
 from drsrobust.training import Settings
-from drsrobust.training_errors import GradientNorm, LossSpike, RollBack, adam_bound
+from drsrobust_extras.data.stored_as import stored_as
+from drsrobust_extras.experiments.training_errors.actions import RollBack
+from drsrobust_extras.experiments.training_errors.detectors import GradientNorm, LossSpike, adam_bound
+from drsrobust_extras.protection.memory_map import Geometry
 
 NAN, HUGE = float("nan"), 2**70
 FOREIGN = (  # Python's and other libraries' own words

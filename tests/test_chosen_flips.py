@@ -5,13 +5,14 @@ import pytest
 import torch
 
 import drsrobust as dr
-from drsrobust.chosen_flips import _Search
 from drsrobust.data.dataset import Feature, Ids, Schema, Split
 from drsrobust.injection.number_formats import plain
 from drsrobust.metrics.auc import auc
 from drsrobust.mitigation.base import Mitigation, Screened
-from drsrobust.models import build_model, state_digest, stored_as
+from drsrobust.models import build_model, state_digest
 from drsrobust.models.scoring import BATCH
+from drsrobust_extras.data.stored_as import stored_as
+from drsrobust_extras.experiments.chosen_flips import _Search
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ import yaml
 from click.testing import CliRunner
 
 import drsrobust as dr
-from drsrobust.campaign_file import read_campaign_file
-from drsrobust.command import main
+from drsrobust_extras.pages.campaign_file import read_campaign_file
+from drsrobust_extras.pages.command import main
 from tests.conftest import ROOT
 
 MODULE = """

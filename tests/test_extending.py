@@ -12,7 +12,9 @@ import drsrobust as dr
 from drsrobust.injection import ErrorModel
 from drsrobust.injection.critical_bits import Stratum
 from drsrobust.injection.error_models import from_bits
-from drsrobust.mitigation import ECC, Chipkill, Mitigation, Scrubbing, WeightRange
+from drsrobust.mitigation import ECC, Mitigation, WeightRange
+from drsrobust_extras.protection.chipkill import Chipkill
+from drsrobust_extras.protection.scrubbing import Scrubbing
 
 SOURCES = Path(dr.__file__).parent
 STUDY = SOURCES.parent / "drsrobust_study"

@@ -9,8 +9,8 @@ import pytest
 from torch import nn
 
 import drsrobust as dr
-from drsrobust.injection import Geometry
-from drsrobust.rates import EVENTS, FAULTS, FIT, Fit
+from drsrobust_extras.protection.memory_map import Geometry
+from drsrobust_extras.protection.rates import EVENTS, FAULTS, FIT, Fit
 from tests.mitigation.plain import screened
 
 # 2,048 words of 64 bits: one row of 16 KiB in a memory of 128 KiB, which has one rank of two banks of four rows.

@@ -17,9 +17,10 @@ from torch import nn
 import drsrobust as dr
 from drsrobust.campaign.conditions import Condition, resolve_target
 from drsrobust.campaign.trial import trial_seed
-from drsrobust.data.id_encoding import hash_ids
-from drsrobust.injection import ErrorModel, Injection, RowError, StuckAt
+from drsrobust.injection import ErrorModel, Injection, StuckAt
 from drsrobust.models import MODELS, build_model
+from drsrobust_extras.data.id_encoding import hash_ids
+from drsrobust_extras.protection.field_errors import RowError
 
 FILE = Path(__file__).with_suffix(".json")
 ERRORS: tuple[ErrorModel, ...] = (

@@ -12,7 +12,7 @@ from torch import nn
 import drsrobust as dr
 from drsrobust.evaluation.affected_rows import AffectedRows
 from drsrobust.mitigation.base import Screened
-from drsrobust.probe_rows import MASKED, NOT_READ, OUTCOMES, ROUNDED, _cover, _reads
+from drsrobust_extras.experiments.probe_rows import MASKED, NOT_READ, OUTCOMES, ROUNDED, _cover, _reads
 
 ROWS = 90  # of the probe rows in most tests
 

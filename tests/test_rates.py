@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drsrobust import rates
+from drsrobust_extras.protection import rates
 
 
 def test_by_hand():
@@ -42,7 +42,7 @@ def test_published_rates():
 
 def test_events_and_faults_count_different_things():
     """5,000 to 14,000 logged events per TB and day; 0.013 faults, the sum over the modes of `MemoryFault`."""
-    from drsrobust.rates import FIT
+    from drsrobust_extras.protection.rates import FIT
 
     frame = rates.field_rates().set_index("kind")
     assert frame.loc["events", "per_tb_day_low"] == pytest.approx(5033, rel=1e-3)

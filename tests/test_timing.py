@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from drsrobust.mitigation import ABFTLinear
-from drsrobust.timing import overhead, peak, resident
+from drsrobust_extras.protection.abft.linear import ABFTLinear
+from drsrobust_extras.risk.timing import overhead, peak, resident
 
 
 def test_overhead_of_the_model_and_of_the_operators(data, trained):

@@ -18,7 +18,14 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-MODULES = ("torch", "pandas", "scipy.stats", "drsrobust.campaign.workers", "drsrobust.mitigation", "drsrobust.plots")
+MODULES = (
+    "torch",
+    "pandas",
+    "scipy.stats",
+    "drsrobust.campaign.workers",
+    "drsrobust.mitigation",
+    "drsrobust_extras.pages.plots",
+)
 
 
 class WarmPython:

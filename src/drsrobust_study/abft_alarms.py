@@ -10,7 +10,9 @@ from torch import nn
 from drsrobust.campaign.campaign import Campaign
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import Activations, BitFlip
-from drsrobust.mitigation import ABFTEmbeddingBag, ABFTLinear, Mitigation
+from drsrobust.mitigation import Mitigation
+from drsrobust_extras.protection.abft.embedding import ABFTEmbeddingBag
+from drsrobust_extras.protection.abft.linear import ABFTLinear
 from drsrobust_study.effects import campaign_seed
 from drsrobust_study.part_curves import ALL, KEYS, part_targets
 from drsrobust_study.statements import values

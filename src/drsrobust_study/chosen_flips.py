@@ -7,9 +7,7 @@ import numpy as np
 from torch import nn
 
 from drsrobust._progress import progress_bar
-from drsrobust.allowed_flips import Allowed, blocks
 from drsrobust.campaign import Campaign
-from drsrobust.chosen_flips import WorstCase
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import AddressSpace, ErrorMap, FixedCount
 from drsrobust.mitigation import ECC, WeightRange
@@ -17,6 +15,8 @@ from drsrobust.mitigation.base import Screened
 from drsrobust.statistics.columns import ENDS
 from drsrobust.statistics.intervals import stringer_interval
 from drsrobust.statistics.summary import summarise
+from drsrobust_extras.experiments.allowed_flips import Allowed, blocks
+from drsrobust_extras.experiments.chosen_flips import WorstCase
 from drsrobust_study.effects import of_table, over_trainings, table
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from drsrobust.plots.curves import mitigation_label
 from drsrobust.statistics.columns import ENDS
+from drsrobust_extras.pages.plots.curves import mitigation_label
 from drsrobust_study.findings import interval, number
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from drsrobust._choices import unknown
 from drsrobust._processes import process_context
 from drsrobust._progress import progress_bar
 from drsrobust.injection.words import INTEGER_OF_BYTES
-from drsrobust.timing import available_kib, cpu_seconds, data_kib, peak, resident
+from drsrobust_extras.risk.timing import available_kib, cpu_seconds, data_kib, peak, resident
 from drsrobust_study.injectors import METHODS, OURS, Method, cannot
 from drsrobust_study.statements import values
 

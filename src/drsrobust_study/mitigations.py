@@ -11,25 +11,20 @@ import torch
 from torch import nn
 
 from drsrobust._progress import progress_bar
-from drsrobust.data import Split, load_dataset
-from drsrobust.data.synthetic import planted
+from drsrobust.data import Split
 from drsrobust.injection import resolve
-from drsrobust.mitigation import (
-    ECC,
-    ABFTEmbeddingBag,
-    ABFTLinear,
-    ActivationClipping,
-    BitProtection,
-    Mitigation,
-    NaNGuard,
-    ParityZero,
-    Replication,
-    Scrubbing,
-    WeightRange,
-)
+from drsrobust.mitigation import ECC, ActivationClipping, Mitigation, NaNGuard, WeightRange
 from drsrobust.models import build_model
-from drsrobust.timing import overhead
 from drsrobust.training import Settings, load_model
+from drsrobust_extras.data.load import load_dataset
+from drsrobust_extras.data.synthetic import planted
+from drsrobust_extras.protection.abft.embedding import ABFTEmbeddingBag
+from drsrobust_extras.protection.abft.linear import ABFTLinear
+from drsrobust_extras.protection.bit_protection import BitProtection
+from drsrobust_extras.protection.parity import ParityZero
+from drsrobust_extras.protection.replication import Replication
+from drsrobust_extras.protection.scrubbing import Scrubbing
+from drsrobust_extras.risk.timing import overhead
 
 TABLE_ROWS = 1_000_000
 SIZES: dict[str, Any] = {"dense_mlp": [512, 256, 16], "over_mlp": [512, 256, 1]}

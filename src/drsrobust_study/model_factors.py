@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from drsrobust._progress import count_done, progress_bar
-from drsrobust.data import load_dataset
 from drsrobust.injection import BitFlip, ErrorMap, inject
 from drsrobust.metrics import deviated
 from drsrobust.models import build_model
-from drsrobust.models.dummy import released_lookups
+from drsrobust_extras.data.dummy import released_lookups
+from drsrobust_extras.data.load import load_dataset
 from drsrobust_study.statements import values
 
 if TYPE_CHECKING:

@@ -49,7 +49,7 @@ def check_parameters(namespace: dict[str, Any]) -> None:
     values = {name: namespace[name] for name in annotations if name in namespace}
     check_types(values, annotations)
     for dataset in datasets_of(values):
-        from drsrobust.data.registry import find_files
+        from drsrobust_extras.data.registry import find_files
 
         find_files(dataset)
 

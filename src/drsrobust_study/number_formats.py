@@ -10,10 +10,10 @@ from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip
 from drsrobust.introspection import components
 from drsrobust.metrics.auc import auc_difference
-from drsrobust.mitigation import BitProtection
-from drsrobust.models import stored_as
 from drsrobust.statistics.columns import ENDS
 from drsrobust.statistics.summary import summarise
+from drsrobust_extras.data.stored_as import stored_as
+from drsrobust_extras.protection.bit_protection import BitProtection
 from drsrobust_study.components import single_errors, stratified_loss
 from drsrobust_study.effects import of_table, table
 from drsrobust_study.findings import ratio

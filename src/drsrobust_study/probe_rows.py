@@ -10,10 +10,10 @@ from drsrobust.campaign import bit_partition
 from drsrobust.data import Split
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import FixedCount, resolve
-from drsrobust.probe_rows import NOT_READ, OUTCOMES, ProbeRows
 from drsrobust.statistics.columns import ENDS
 from drsrobust.statistics.intervals import wilson
 from drsrobust.statistics.strata import LOSS_IS_BOUNDED, STRATUM, WEIGHT, Strata
+from drsrobust_extras.experiments.probe_rows import NOT_READ, OUTCOMES, ProbeRows
 from drsrobust_study.components import BOUNDED, layer_partition
 from drsrobust_study.effects import over_trainings, pooled
 from drsrobust_study.effects import table as effect_table

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from drsrobust.data import Split
-from drsrobust.mitigation import ECC, ABFTLinear, ActivationClipping, BitProtection, Mitigation, ParityZero, WeightRange
-from drsrobust.planning import Plan
-from drsrobust.planning.protection_plan import UNIFORM
+from drsrobust.mitigation import ECC, ActivationClipping, Mitigation, WeightRange
 from drsrobust.statistics.columns import ENDS, NONE
 from drsrobust.statistics.recovery import recovery
+from drsrobust_extras.protection.abft.linear import ABFTLinear
+from drsrobust_extras.protection.bit_protection import BitProtection
+from drsrobust_extras.protection.parity import ParityZero
+from drsrobust_extras.risk.planning.protection_plan import UNIFORM, Plan
 from drsrobust_study.effects import of_table, over_trainings, table
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ import numpy as np
 from drsrobust.campaign.campaign import Campaign
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, CriticalBits, resolve
-from drsrobust.mitigation import BitProtection, Mitigation
+from drsrobust.mitigation import Mitigation
 from drsrobust.statistics.columns import NONE
+from drsrobust_extras.protection.bit_protection import BitProtection
 from drsrobust_study.as_released import clippings
 from drsrobust_study.effects import campaign_seed
 from drsrobust_study.part_curves import ALL, ANY_TABLE, MLP, part_targets

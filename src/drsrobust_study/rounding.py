@@ -10,10 +10,11 @@ from torch import nn
 
 from drsrobust.data import Split
 from drsrobust.introspection.tensors import named_modules
-from drsrobust.mitigation import ABFTEmbeddingBag, ABFTLinear
-from drsrobust.mitigation.abft.base import run
-from drsrobust.mitigation.abft.embedding_checks import BagCheck
-from drsrobust.mitigation.abft.rounding_bounds import unit_roundoff
+from drsrobust_extras.protection.abft.base import run
+from drsrobust_extras.protection.abft.embedding import ABFTEmbeddingBag
+from drsrobust_extras.protection.abft.embedding_checks import BagCheck
+from drsrobust_extras.protection.abft.linear import ABFTLinear
+from drsrobust_extras.protection.abft.rounding_bounds import unit_roundoff
 
 
 def thresholds_over_rounding(model: nn.Module, rows: Split) -> pd.DataFrame:

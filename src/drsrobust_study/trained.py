@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from drsrobust.data import Dataset, load_dataset
+from drsrobust.data import Dataset
 from drsrobust.training import default_settings, load_models
+from drsrobust_extras.data.load import load_dataset
 
 # Training rows at most, so that no training takes much over an hour of one core. Those of the excerpts here are fewer.
 MOST_ROWS = {

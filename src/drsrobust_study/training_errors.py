@@ -9,7 +9,7 @@ from drsrobust.injection import Activations, FixedCount, Gradients, Inputs, Opti
 from drsrobust.introspection.tensors import components
 from drsrobust.statistics.columns import ENDS
 from drsrobust.statistics.strata import STRATUM, WEIGHT, Strata
-from drsrobust.training_errors.campaign import HARMFUL
+from drsrobust_extras.experiments.training_errors.campaign import HARMFUL
 from drsrobust_study.effects import measured
 from drsrobust_study.effects import table as effect_table
 from drsrobust_study.findings import EXACT, exact_share

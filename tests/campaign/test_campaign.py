@@ -334,9 +334,9 @@ def test_two_campaigns_made_for_one_fresh_folder(evaluator, tmp_path):
 
 def run_in_small_chunks(folder):
     """In a process of its own."""
-    from drsrobust.data import load_dataset
     from drsrobust.evaluation import Evaluator
     from drsrobust.training import Settings, load_model
+    from drsrobust_extras.data.load import load_dataset
 
     schedule.SHORTEST_CHUNK = 0.02
     data = load_dataset("synthetic-movielens/full", rows=6000)

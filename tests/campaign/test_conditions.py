@@ -15,9 +15,9 @@ from drsrobust.injection import BitFlip, FixedCount, Rows, inject
 from drsrobust.metrics import NAMES
 from drsrobust.mitigation import Detection, Mitigation, NaNGuard
 from drsrobust.mitigation.base import attached_mitigations
-from drsrobust.plots.curves import recovery_vs_ber_data
 from drsrobust.statistics.recovery import recovery
 from drsrobust.statistics.summary import summarise
+from drsrobust_extras.pages.plots.curves import recovery_vs_ber_data
 
 
 class TopBitProtected(Mitigation):

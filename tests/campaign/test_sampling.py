@@ -9,11 +9,12 @@ import pytest
 import drsrobust as dr
 from drsrobust.campaign import Campaign
 from drsrobust.evaluation import Evaluator
-from drsrobust.injection import BitFlip, MemoryFault, Rows, SingleBit, resolve
+from drsrobust.injection import BitFlip, Rows, SingleBit, resolve
 from drsrobust.injection.critical_bits import CriticalBits, count_probability, masks_in
 from drsrobust.mitigation import ECC, NaNGuard
 from drsrobust.statistics.recovery import recovery
 from drsrobust.statistics.summary import summarise
+from drsrobust_extras.protection.memory_faults import MemoryFault
 
 RATES = (0.0, 1e-9, 1e-6, 1e-4, 1e-1)
 

@@ -17,7 +17,8 @@ from torch.nn.modules.module import register_module_forward_hook
 import drsrobust as dr
 from drsrobust._processes import process_context
 from drsrobust.campaign import workers
-from drsrobust.training_errors import GradientNorm, TrainingCampaign
+from drsrobust_extras.experiments.training_errors.campaign import TrainingCampaign
+from drsrobust_extras.experiments.training_errors.detectors import GradientNorm
 
 
 class Net(nn.Module):

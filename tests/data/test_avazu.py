@@ -3,8 +3,8 @@ import gzip
 import numpy as np
 import pytest
 
-from drsrobust.data.click_logs import FEATURES, HEADER, TABLES
-from drsrobust.data.text_lines import BadLines, DataError
+from drsrobust_extras.data.click_logs import FEATURES, HEADER, TABLES
+from drsrobust_extras.data.text_lines import BadLines, DataError
 
 FIRST = (
     "1000009418151094273,0,14102100,1005,0,1fbe01fe,f3845767,28905ebd,ecad2386,7801e8d9,07d7df22,"

@@ -3,8 +3,8 @@ import gzip
 import numpy as np
 import pytest
 
-from drsrobust.data import load_dataset
-from drsrobust.data.click_logs import CATEGORIES, COUNT_COLUMNS, MISSING_COUNT, buckets, log_counts
+from drsrobust_extras.data.click_logs import CATEGORIES, COUNT_COLUMNS, MISSING_COUNT, buckets, log_counts
+from drsrobust_extras.data.load import load_dataset
 from tests.data.criteo_lines import many
 
 

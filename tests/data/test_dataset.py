@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 
 from drsrobust._hashing import file_digest
-from drsrobust.data import cache, load_dataset
+from drsrobust.data import cache
 from drsrobust.data.dataset import Ids
-from drsrobust.data.id_encoding import encode_ids, split_order
+from drsrobust_extras.data.id_encoding import encode_ids, split_order
+from drsrobust_extras.data.load import load_dataset
 
 
 def test_ids_take_rows_of_different_lengths():
@@ -160,7 +161,7 @@ def test_missing_files_are_told(tmp_path, monkeypatch):
 
 
 def test_the_cache_is_used_and_survives_a_killed_writer(empty_cache, monkeypatch):
-    from drsrobust.data import synthetic
+    from drsrobust_extras.data import synthetic
 
     first = load_dataset("synthetic-movielens", rows=500)
     folder = next(path for path in (empty_cache / "data").iterdir() if path.is_dir())

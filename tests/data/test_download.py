@@ -15,9 +15,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from drsrobust._files import exclusive
-from drsrobust.data import download as module
-from drsrobust.data.download import ARCHIVES, DownloadError, download, main
-from drsrobust.data.registry import BY_HAND, SOURCES, find_files
+from drsrobust_extras.data import download as module
+from drsrobust_extras.data.download import ARCHIVES, DownloadError, download, main
+from drsrobust_extras.data.registry import BY_HAND, SOURCES, find_files
 
 
 @pytest.fixture(autouse=True)
@@ -166,7 +166,7 @@ def test_a_killed_process_leaves_no_data_set(grouplens, tmp_path, start):
         grouplens.over.wait(60)
 
     good, grouplens.script = grouplens.script, [half]
-    code = "import sys; from pathlib import Path; from drsrobust.data.download import download; "
+    code = "import sys; from pathlib import Path; from drsrobust_extras.data.download import download; "
     code += "download('ml-1m', Path(), sys.argv[1])"
     child = start([sys.executable, "-c", code, grouplens.url], cwd=tmp_path, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60

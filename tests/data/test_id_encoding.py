@@ -10,9 +10,10 @@ import pytest
 
 from benchmarks.encoding import write_lines
 from drsrobust._hashing import splitmix64
-from drsrobust.data import click_logs, load_dataset, text_lines
-from drsrobust.data.click_logs import RAW, TABLES
-from drsrobust.data.id_encoding import encode_ids, hash_ids
+from drsrobust_extras.data import click_logs, text_lines
+from drsrobust_extras.data.click_logs import RAW, TABLES
+from drsrobust_extras.data.id_encoding import encode_ids, hash_ids
+from drsrobust_extras.data.load import load_dataset
 
 
 def test_splitmix64_is_the_published_generator():

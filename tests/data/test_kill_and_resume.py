@@ -9,7 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from drsrobust._hashing import file_digest
-from drsrobust.data import DataError, click_logs, id_encoding, load_dataset, text_lines
+from drsrobust_extras.data import click_logs, id_encoding, text_lines
+from drsrobust_extras.data.load import load_dataset
+from drsrobust_extras.data.text_lines import DataError
 from tests.data.criteo_lines import line, many
 
 # Kills itself, as kill -9 does, when `what` of the module is called for the n-th time; before it does its work.

@@ -5,8 +5,9 @@ import gzip
 import numpy as np
 import pytest
 
-from drsrobust.data import DataError, load_dataset
-from drsrobust.data.click_logs import FEATURES, HEADER
+from drsrobust_extras.data.click_logs import FEATURES, HEADER
+from drsrobust_extras.data.load import load_dataset
+from drsrobust_extras.data.text_lines import DataError
 
 
 def avazu(n):
@@ -105,7 +106,7 @@ def test_skipped_lines_of_all_files_of_movielens(tmp_path, ratings):
 
 
 def test_every_data_set_has_its_line():
-    from drsrobust.data import SOURCES, describe
+    from drsrobust_extras.data.registry import SOURCES, describe
 
     lines = describe().splitlines()
     assert len(lines) == len(SOURCES) and all(line.partition(": ")[2] for line in lines)

@@ -3,9 +3,9 @@ import gzip
 import numpy as np
 import pytest
 
-from drsrobust.data import load_dataset
-from drsrobust.data.movielens import RATE_WEIGHT, encode_ratings, read_ratings, read_side
-from drsrobust.data.text_lines import BadLines, DataError
+from drsrobust_extras.data.load import load_dataset
+from drsrobust_extras.data.movielens import RATE_WEIGHT, encode_ratings, read_ratings, read_side
+from drsrobust_extras.data.text_lines import BadLines, DataError
 
 RATINGS = "1::10::5::978300760\n1::20::3::0\n2::10::4::0\n2::30::1::0\n"
 USERS = "1::F::1::10::48067\n2::M::56::16::70072-11\n"

@@ -4,7 +4,9 @@ import warnings
 
 import pytest
 
-from drsrobust.data import DataError, load_dataset, text_lines
+from drsrobust_extras.data import text_lines
+from drsrobust_extras.data.load import load_dataset
+from drsrobust_extras.data.text_lines import DataError
 from tests.data.criteo_lines import line, many
 
 

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from drsrobust.data import load_dataset, synthetic
-from drsrobust.data.synthetic import log_uniform, planted
+from drsrobust_extras.data import synthetic
+from drsrobust_extras.data.load import load_dataset
+from drsrobust_extras.data.synthetic import log_uniform, planted
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drsrobust.data import text_lines
-from drsrobust.data.click_logs import CLICK_LABEL
-from drsrobust.data.movielens import HALF_STARS, SECONDS, STARS, TIME
-from drsrobust.data.text_lines import (
+from drsrobust_extras.data import text_lines
+from drsrobust_extras.data.click_logs import CLICK_LABEL
+from drsrobust_extras.data.movielens import HALF_STARS, SECONDS, STARS, TIME
+from drsrobust_extras.data.text_lines import (
     FULL_HEX,
     INTEGER,
     STRICT,
@@ -111,8 +111,8 @@ def test_a_line_may_be_so_long_and_no_longer(file, monkeypatch, name, block):
 CHILD = """
 import resource, sys
 from pathlib import Path
-from drsrobust.data.click_logs import CRITEO_LINES
-from drsrobust.data.text_lines import BadLines, DataError, read_columns
+from drsrobust_extras.data.click_logs import CRITEO_LINES
+from drsrobust_extras.data.text_lines import BadLines, DataError, read_columns
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
     list(read_columns(Path(sys.argv[1]), CRITEO_LINES, BadLines(sys.argv[2])))

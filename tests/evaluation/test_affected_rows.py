@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from drsrobust.data import load_dataset
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import Activations, BitFlip, FixedCount, Inputs, StuckAt, inject, resolve
 from drsrobust.introspection.embedding_modules import torchrec
 from drsrobust.introspection.tensors import components
 from drsrobust.metrics import NAMES
 from drsrobust.models import MODELS, build_model, state_digest
+from drsrobust_extras.data.load import load_dataset
 from tests.conftest import long_but
 
 SMALL = {"afn": {"neurons": 8, "deep_mlp": (16, 16)}}

@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from drsrobust.data import from_batches, load_dataset
+from drsrobust.data import from_batches
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, FixedCount, inject
 from drsrobust.models import state_digest
+from drsrobust_extras.data.load import load_dataset
 from tests.conftest import long_but
 
 N_BATCHES, ROWS = 6, 128

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from drsrobust.data import load_dataset
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, FixedCount, inject
 from drsrobust.models import state_digest
+from drsrobust_extras.data.load import load_dataset
 from tests.conftest import long_but
 
 # The scratch memory of `Late` is an attribute, as in models that people write.

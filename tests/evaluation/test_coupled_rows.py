@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from drsrobust.campaign import Campaign
-from drsrobust.data import load_dataset
 from drsrobust.evaluation import Evaluator
 from drsrobust.evaluation import affected_rows as reach
 from drsrobust.injection import BitFlip, FixedCount, inject
 from drsrobust.introspection.wrappers import intercepted
 from drsrobust.models import padded_batches, score
+from drsrobust_extras.data.load import load_dataset
 
 COUPLINGS = ("branch", "scale", "guard", "above 1e3", "neighbour")
 WARNING = "changes the scores of other rows: this rerun and all later ones are full runs"

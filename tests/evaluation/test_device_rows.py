@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from drsrobust.data import load_dataset
 from drsrobust.data.dataset import Ids
 from drsrobust.evaluation import Evaluator
 from drsrobust.evaluation.device_rows import DeviceLookups, DeviceRows
 from drsrobust.models import build_model, score
 from drsrobust.models.scoring import padded_batches
+from drsrobust_extras.data.load import load_dataset
 
 CPU = torch.device("cpu")
 

@@ -15,9 +15,9 @@ from torch.nn.utils import parametrizations, parametrize
 import drsrobust as dr
 from drsrobust.injection import resolve
 from drsrobust.introspection.numerics import numerics, under_numerics
-from drsrobust.mitigation.memory.golden_copy import GoldenCopy
 from drsrobust.models import build_model
 from drsrobust.training.fit import fit
+from drsrobust_extras.protection.golden_copy import GoldenCopy
 
 
 class Net(nn.Module):

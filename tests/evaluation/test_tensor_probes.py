@@ -7,13 +7,15 @@ import pytest
 import torch
 from torch import nn
 
-from drsrobust.data import from_batches, load_dataset, stream
+from drsrobust.data import from_batches, stream
 from drsrobust.evaluation import Evaluator
 from drsrobust.evaluation.tensor_probes import Probes, flips
 from drsrobust.injection import BitFlip, FixedCount, SingleBit, inject
 from drsrobust.injection.stored import stored
-from drsrobust.mitigation import ABFTLinear, WeightRange
+from drsrobust.mitigation import WeightRange
 from drsrobust.models import build_model, state_digest
+from drsrobust_extras.data.load import load_dataset
+from drsrobust_extras.protection.abft.linear import ABFTLinear
 
 
 def rows(n=512, size=128):

@@ -3,8 +3,9 @@ import pytest
 import torch
 from torch import nn
 
-from drsrobust.injection import BitFlip, FixedCount, Injection, MultiBit, resolve
+from drsrobust.injection import BitFlip, FixedCount, Injection, resolve
 from drsrobust.injection.address_space import AddressSpace, TargetTensor
+from drsrobust_extras.protection.field_errors import MultiBit
 
 
 class Mixed(nn.Module):

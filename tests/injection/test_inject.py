@@ -15,7 +15,6 @@ from drsrobust.injection import (
     ErrorMapMismatch,
     FixedCount,
     Injection,
-    RandomValue,
     Rows,
     SingleBit,
     applied_maps,
@@ -25,7 +24,8 @@ from drsrobust.injection import (
 )
 from drsrobust.injection.address_space import AddressSpace, TargetTensor
 from drsrobust.mitigation import ECC
-from drsrobust.mitigation.memory.golden_copy import GoldenCopy
+from drsrobust_extras.protection.field_errors import RandomValue
+from drsrobust_extras.protection.golden_copy import GoldenCopy
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from torch import nn
 import drsrobust as dr
 from drsrobust.injection.address_space import AddressSpace, TargetTensor
 from drsrobust.injection.critical_bits import CriticalBits
-from drsrobust.injection.memory_faults import CHIPS, MODES, Geometry, MemoryFault, _bernoulli
-from drsrobust.rates import FAULTS, FIT
+from drsrobust_extras.protection.memory_faults import CHIPS, MODES, Geometry, MemoryFault, _bernoulli
+from drsrobust_extras.protection.rates import FAULTS, FIT
 
 TOY = {mapping: Geometry(ranks=2, banks=2, rows=8, columns=8, mapping=mapping) for mapping in ("in order", "spread")}
 

@@ -11,9 +11,9 @@ import drsrobust as dr
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import SingleBit
 from drsrobust.introspection.embedding_modules import quantized_tables, torchrec
-from drsrobust.mitigation.abft.embedding import ABFTEmbeddingBag
-from drsrobust.mitigation.abft.quantized_rows import quantized_row_sums, residues, row_sums
 from drsrobust.models import MODELS, build_model, padded_batches, score
+from drsrobust_extras.protection.abft.embedding import ABFTEmbeddingBag
+from drsrobust_extras.protection.abft.quantized_rows import quantized_row_sums, residues, row_sums
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.ao.quantization")
 FEATURES = {"a": 50, "b": 70, "c": 50}  # c reads the table of a

@@ -11,8 +11,8 @@ import drsrobust as dr
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import SingleBit
 from drsrobust.mitigation import Mitigation
-from drsrobust.mitigation.abft.linear import ABFTLinear, Differences, LinearCheck
 from drsrobust.models import MODELS, build_model, padded_batches, score
+from drsrobust_extras.protection.abft.linear import ABFTLinear, Differences, LinearCheck
 
 
 def two_layers():

@@ -5,17 +5,13 @@ import pickle
 
 from torch import nn
 
-from drsrobust.mitigation import (
-    ECC,
-    BitProtection,
-    Mitigation,
-    NaNGuard,
-    ParityZero,
-    Replication,
-    Scrubbing,
-    ZeroSpaceECC,
-)
+from drsrobust.mitigation import ECC, Mitigation, NaNGuard
 from drsrobust.mitigation.base import attached_mitigations
+from drsrobust_extras.protection.bit_protection import BitProtection
+from drsrobust_extras.protection.parity import ParityZero
+from drsrobust_extras.protection.replication import Replication
+from drsrobust_extras.protection.scrubbing import Scrubbing
+from drsrobust_extras.protection.zero_space import ZeroSpaceECC
 
 NAMES = {
     "SECDED (72,64)": ECC(),

@@ -6,8 +6,8 @@ from torch import nn
 
 import drsrobust as dr
 from drsrobust.injection.address_space import AddressSpace
-from drsrobust.mitigation.memory.bit_protection import BitProtection
 from drsrobust.mitigation.memory.ecc import SECDED
+from drsrobust_extras.protection.bit_protection import BitProtection
 from tests.injection.oracle import FORMATS, field
 from tests.mitigation.plain import (
     TRIAL,

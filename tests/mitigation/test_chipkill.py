@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import drsrobust as dr
-from drsrobust.injection.memory_faults import MODES, Geometry, MemoryFault
-from drsrobust.mitigation.memory.chipkill import Chipkill, decode_pairs
 from drsrobust.mitigation.memory.ecc import CLEAN, CORRECTED, SECDED, UNCORRECTABLE
+from drsrobust_extras.protection.chipkill import Chipkill, decode_pairs
+from drsrobust_extras.protection.memory_faults import MODES, Geometry, MemoryFault
 from tests.mitigation.plain import screened
 
 

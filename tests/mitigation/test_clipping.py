@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from drsrobust.campaign import Campaign
-from drsrobust.data import load_dataset
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, FixedCount, inject
 from drsrobust.introspection.tensors import components
@@ -22,6 +21,7 @@ from drsrobust.mitigation.activations.nan_guard import NaNGuard
 from drsrobust.mitigation.activations.sites import find_sites
 from drsrobust.mitigation.base import format_number
 from drsrobust.models import MODELS, build_model, padded_batches, score, state_digest
+from drsrobust_extras.data.load import load_dataset
 from tests.conftest import long_but
 
 SMALL = {"afn": {"neurons": 8, "deep_mlp": (16, 16)}}

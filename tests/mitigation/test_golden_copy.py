@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import drsrobust as dr
-from drsrobust.mitigation.memory.golden_copy import GoldenCopy
+from drsrobust_extras.protection.golden_copy import GoldenCopy
 
 
 def model():

@@ -10,10 +10,10 @@ from torch import nn
 
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, inject
-from drsrobust.mitigation.abft.linear import ABFTLinear
 from drsrobust.mitigation.activations.nan_guard import NaNGuard
-from drsrobust.mitigation.memory.golden_copy import GoldenCopy
 from drsrobust.models import build_model, padded_batches, score, state_digest
+from drsrobust_extras.protection.abft.linear import ABFTLinear
+from drsrobust_extras.protection.golden_copy import GoldenCopy
 
 SMALL = {"afn": {"neurons": 8, "deep_mlp": (16, 16)}}
 

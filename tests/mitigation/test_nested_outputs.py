@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 import drsrobust as dr
-from drsrobust.mitigation import ABFTEmbeddingBag, ABFTLinear, ActivationClipping, NaNGuard
+from drsrobust.mitigation import ActivationClipping, NaNGuard
+from drsrobust_extras.protection.abft.embedding import ABFTEmbeddingBag
+from drsrobust_extras.protection.abft.linear import ABFTLinear
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ import pytest
 from torch import nn
 
 import drsrobust as dr
-from drsrobust.injection.memory_faults import Geometry
-from drsrobust.mitigation.memory.on_die import CODE_COLUMNS, OnDieECC
 from drsrobust.mitigation.memory.protected_words import ProtectedWords
+from drsrobust_extras.protection.memory_faults import Geometry
+from drsrobust_extras.protection.on_die import CODE_COLUMNS, OnDieECC
 from tests.mitigation.plain import screened
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import drsrobust as dr
-from drsrobust.mitigation.memory.parity import ParityZero
+from drsrobust_extras.protection.parity import ParityZero
 from tests.mitigation.plain import TRIAL, WIDTHS, errors_of, masks_of, memory_bits, model_of, screened, table, words_of
 
 PARITY = ParityZero("everything")

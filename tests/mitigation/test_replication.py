@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import drsrobust as dr
 from drsrobust.injection.number_formats import plain
-from drsrobust.mitigation.memory.replication import Replication, majority, median
+from drsrobust_extras.protection.replication import Replication, majority, median
 from tests.injection.oracle import FORMATS
 from tests.mitigation.plain import (
     TRIAL,

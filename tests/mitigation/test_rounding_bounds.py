@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from drsrobust.mitigation.abft.embedding import ABFTEmbeddingBag
-from drsrobust.mitigation.abft.linear import ABFTLinear, LinearCheck
+from drsrobust_extras.protection.abft.embedding import ABFTEmbeddingBag
+from drsrobust_extras.protection.abft.linear import ABFTLinear, LinearCheck
 
 SIZES = st.integers(0, 70)
 

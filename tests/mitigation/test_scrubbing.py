@@ -7,7 +7,7 @@ import pytest
 from torch import nn
 
 import drsrobust as dr
-from drsrobust.mitigation.memory.scrubbing import Scrubbing
+from drsrobust_extras.protection.scrubbing import Scrubbing
 from tests.injection.spaces import filled, holder
 from tests.mitigation.plain import (
     TRIAL,

@@ -10,7 +10,7 @@ from torch import nn
 import drsrobust as dr
 from drsrobust.injection import ErrorMapMismatch
 from drsrobust.mitigation.memory.ecc import CORRECTED, UNCORRECTABLE
-from drsrobust.mitigation.memory.symbol_code import SymbolCode
+from drsrobust_extras.protection.symbol_code import SymbolCode
 from tests.mitigation.plain import screened
 
 

@@ -16,7 +16,7 @@ from drsrobust.mitigation.activations.sites import (
     select_sites,
 )
 from drsrobust.models import MODELS, build_model
-from drsrobust.models.dcn import VectorCross
+from drsrobust_extras.data.dcn import VectorCross
 
 SMALL = {"afn": {"neurons": 8, "deep_mlp": (16, 16)}}
 COLUMNS = ["site", "module", "layer", "component", "width"]

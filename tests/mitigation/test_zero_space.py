@@ -6,7 +6,7 @@ import torch
 
 import drsrobust as dr
 from drsrobust.mitigation.memory.ecc import SECDED
-from drsrobust.mitigation.memory.zero_space import ZeroSpaceECC, reserve_bits
+from drsrobust_extras.protection.zero_space import ZeroSpaceECC, reserve_bits
 from tests.injection.spaces import filled, holder
 from tests.injection.test_quantized import Model, ids, quantized, table
 from tests.mitigation.plain import TRIAL, errors_of, map_of, masks_of, random_masks, screened, words_of
@@ -159,7 +159,7 @@ def test_rescaling_rows_changes_no_value_by_more_than_half_a_step():
 
 
 def test_scale_and_bias_can_be_protected_too():
-    from drsrobust.mitigation.memory.bit_protection import BitProtection
+    from drsrobust_extras.protection.bit_protection import BitProtection
 
     model = quantized(torch.int8)
     reserve_bits(model, "embedding", how="rescale")

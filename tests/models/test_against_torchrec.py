@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from drsrobust.introspection.embedding_modules import torchrec
-from drsrobust.models.afm import BLOCK, AttentionalPooling
-from drsrobust.models.dcn import VectorCross
 from drsrobust.models.dlrm import FlatInteractionArch
+from drsrobust_extras.data.afm import BLOCK, AttentionalPooling
+from drsrobust_extras.data.dcn import VectorCross
 
 
 @pytest.mark.parametrize("width", [32, 429])

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from drsrobust.data import load_dataset
 from drsrobust.injection import resolve
 from drsrobust.injection.targets import as_target
 from drsrobust.introspection.tensors import component_of
@@ -18,6 +17,7 @@ from drsrobust.models import (
     score,
     state_digest,
 )
+from drsrobust_extras.data.load import load_dataset
 
 COMPONENTS = {
     "fm": {"embedding", "linear"},

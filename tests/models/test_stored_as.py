@@ -11,10 +11,9 @@ from torch import nn
 
 import drsrobust as dr
 from drsrobust.introspection.embedding_modules import torchrec
-from drsrobust.mitigation import ZeroSpaceECC
-from drsrobust.mitigation.memory.zero_space import reserve_bits
-from drsrobust.models import MODELS, build_model, state_digest, stored_as
-from drsrobust.models.stored_as import DENSE, SCALED, SCALES, TABLES
+from drsrobust.models import MODELS, build_model, state_digest
+from drsrobust_extras.data.stored_as import DENSE, SCALED, SCALES, TABLES, stored_as
+from drsrobust_extras.protection.zero_space import ZeroSpaceECC, reserve_bits
 from tests.conftest import long_but
 
 LAYERS = ["dense_mlp", "over_mlp"]

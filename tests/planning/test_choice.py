@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from drsrobust.planning.choice import InfeasibleBudget, cheapest, choose
+from drsrobust_extras.risk.planning.choice import InfeasibleBudget, cheapest, choose
 
 SEEDS = range(12)
 TIMES = np.array([0.5, 2.0])  # budgets

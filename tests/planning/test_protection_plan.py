@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import drsrobust as dr
-from drsrobust.planning import InfeasibleBudget, Plan
-from drsrobust.planning.choice import choose
+from drsrobust_extras.risk.planning.choice import InfeasibleBudget, choose
+from drsrobust_extras.risk.planning.protection_plan import Plan
 
 ERRORS = dr.BitFlip(1e-5)
 

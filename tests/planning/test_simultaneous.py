@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from drsrobust.planning import simultaneous
-from drsrobust.planning.choice import choose
-from drsrobust.planning.simultaneous import largest_ratio, uncertainty
+from drsrobust_extras.risk.planning import simultaneous
+from drsrobust_extras.risk.planning.choice import choose
+from drsrobust_extras.risk.planning.simultaneous import largest_ratio, uncertainty
 
 DRAWS, MAPS = 300, 60
 WEIGHTS = np.array([0.9, 0.1])  # of maps without and with critical flips

@@ -3,8 +3,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from drsrobust import plots
-from drsrobust.plots import alt_text
+from drsrobust_extras.pages import plots
+from drsrobust_extras.pages.plots import alt_text
 
 mpl.use("Agg")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from drsrobust import plots
+from drsrobust_extras.pages import plots
 
 mpl.use("Agg")
 

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from drsrobust import plots
-from drsrobust.plots.losses import BOUND, WIDE, bound_handles, draw_losses, loss_axis, loss_floor
+from drsrobust_extras.pages import plots
+from drsrobust_extras.pages.plots.losses import BOUND, WIDE, bound_handles, draw_losses, loss_axis, loss_floor
 
 mpl.use("Agg")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from drsrobust import plots
+from drsrobust_extras.pages import plots
 
 mpl.use("Agg")
 

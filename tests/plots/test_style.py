@@ -7,10 +7,11 @@ import pandas as pd
 import pytest
 from matplotlib.text import Annotation
 
-from drsrobust import models, plots
+from drsrobust import models
 from drsrobust.introspection.tensors import declared_components
-from drsrobust.plots.names import readable
-from drsrobust.plots.style import (
+from drsrobust_extras.pages import plots
+from drsrobust_extras.pages.plots.names import readable
+from drsrobust_extras.pages.plots.style import (
     COLOURS,
     apart,
     auc_guides,

@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 
 import drsrobust as dr
-from drsrobust.plots.save import write_csv
-from drsrobust.report import own_files
+from drsrobust_extras.pages.plots.save import write_csv
+from drsrobust_extras.pages.report import own_files
 
 ERRORS = [dr.BitFlip(1e-5), dr.BitFlip(1e-3)]
 

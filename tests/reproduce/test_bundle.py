@@ -13,9 +13,9 @@ from safetensors.torch import load, save
 
 from drsrobust._files import exclusive
 from drsrobust._hashing import digest
-from drsrobust.data import load_dataset
 from drsrobust.models import state_digest
 from drsrobust.training import Settings, load_model
+from drsrobust_extras.data.load import load_dataset
 from reproduce.__main__ import main
 from reproduce.bundle import bundles_used, read_checkpoints, write_bundle
 from reproduce.notebooks import all_notebooks

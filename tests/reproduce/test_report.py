@@ -9,7 +9,7 @@ import nbformat
 import pandas as pd
 import pytest
 
-from drsrobust.report import write_page
+from drsrobust_extras.pages.report import write_page
 from reproduce import executed, report
 from reproduce.report import write_report
 
@@ -47,7 +47,7 @@ def notebook():
 def folder(notebook, tmp_path, monkeypatch):
     import matplotlib.pyplot as plt
 
-    from drsrobust import plots
+    from drsrobust_extras.pages import plots
 
     monkeypatch.setenv("DRSROBUST_FIGURES", str(tmp_path / "figures"))
     ax = plots.new_panels()[0]
@@ -111,7 +111,7 @@ def test_the_page_needs_nothing_from_elsewhere_and_its_headings_are_in_order(fol
 
 
 def test_a_page_of_figures_alone(folder):
-    """`drsrobust.report` needs no notebook and no run."""
+    """`drsrobust_extras.pages.report` needs no notebook and no run."""
     write_page(folder / "figures", folder / "pages" / "all.html", "My <figures>")
     page = (folder / "pages" / "all.html").read_text()
     assert "<h1>My &lt;figures&gt;</h1>" in page and "<summary>AUC &lt; 5.</summary>" in page

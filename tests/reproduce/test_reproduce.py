@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from drsrobust.plots import read_words
+from drsrobust_extras.pages.plots.save import read_words
 from reproduce import readme_tables
 from reproduce.bundle import figure_sums
 from reproduce.publish import publish

@@ -104,7 +104,8 @@ def test_decisions_come_with_every_rule_for_nan(table):
 
 
 def test_the_realised_rate_of_a_campaign_is_what_its_error_model_asks_for(evaluator, tmp_path):
-    from drsrobust import BitFlip, Campaign, MultiBit
+    from drsrobust import BitFlip, Campaign
+    from drsrobust_extras.protection.field_errors import MultiBit
 
     errors = [BitFlip(1e-4), MultiBit(1e-3, 3)]
     summary = summarise(Campaign(evaluator, errors=errors, trials=8, store=tmp_path / "s").run(progress=False))
@@ -113,7 +114,8 @@ def test_the_realised_rate_of_a_campaign_is_what_its_error_model_asks_for(evalua
 
 
 def test_a_sum_of_error_models_has_no_rate_of_its_own(evaluator, tmp_path):
-    from drsrobust import BitFlip, Campaign, RandomWord
+    from drsrobust import BitFlip, Campaign
+    from drsrobust_extras.protection.field_errors import RandomWord
 
     both = Campaign(evaluator, errors=[BitFlip(1e-4) + RandomWord(1e-4)], trials=2, store=tmp_path / "s").run(
         progress=False

@@ -9,9 +9,9 @@ import pytest
 from drsrobust.campaign import Campaign
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, FixedCount
-from drsrobust.mitigation.abft.embedding import ABFTEmbeddingBag
-from drsrobust.mitigation.abft.linear import ABFTLinear
 from drsrobust.models import padded_batches
+from drsrobust_extras.protection.abft.embedding import ABFTEmbeddingBag
+from drsrobust_extras.protection.abft.linear import ABFTLinear
 from drsrobust_study.abft import COLUMNS, beyond_rounding, by_bit, false_alarms, single_errors
 
 pytestmark = pytest.mark.long

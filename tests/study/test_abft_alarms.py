@@ -7,7 +7,7 @@ import torch
 
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, resolve
-from drsrobust.mitigation import ABFTLinear
+from drsrobust_extras.protection.abft.linear import ABFTLinear
 from drsrobust_study import figures
 from drsrobust_study.abft_alarms import PASSES, STAYS, alarm_points, alarm_trials, reexecution, statement_values
 

@@ -6,9 +6,9 @@ import pytest
 from drsrobust.campaign import Campaign
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip
-from drsrobust.mitigation import ABFTLinear
 from drsrobust.statistics import summarise
 from drsrobust.statistics.intervals import wilson
+from drsrobust_extras.protection.abft.linear import ABFTLinear
 from drsrobust_study import figures
 from drsrobust_study.abft import effects
 from drsrobust_study.rounding import thresholds_over_rounding

@@ -10,7 +10,7 @@ import torch
 from scipy.stats import t
 from torch import nn
 
-from drsrobust import plots
+from drsrobust_extras.pages import plots
 from drsrobust_study import figures
 from drsrobust_study.bit_sensitivity import exponent_flips, flipped, loss_by_bit
 

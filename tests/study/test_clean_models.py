@@ -3,10 +3,10 @@ import pandas as pd
 import pytest
 from scipy.stats import t
 
-from drsrobust.data import load_dataset
 from drsrobust.metrics.auc import auc_interval
 from drsrobust.models import build_model, padded_batches, score
 from drsrobust.training import Settings, load_model
+from drsrobust_extras.data.load import load_dataset
 from drsrobust_study.clean_models import clean_table, largest_id_parameters, largest_ids, published_table
 from drsrobust_study.trained import Trained
 

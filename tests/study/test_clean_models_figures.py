@@ -1,7 +1,7 @@
 import pandas as pd
 import pytest
 
-from drsrobust.plots import new_panels
+from drsrobust_extras.pages.plots.style import new_panels
 from drsrobust_study.figures.clean_models import clean_auc, clean_auc_data
 
 

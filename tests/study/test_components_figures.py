@@ -3,7 +3,7 @@ import itertools
 import pandas as pd
 import pytest
 
-from drsrobust import plots
+from drsrobust_extras.pages import plots
 from drsrobust_study import figures
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from drsrobust import plots
+from drsrobust_extras.pages import plots
 from drsrobust_study import figures
 
 NAN = float("nan")

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from drsrobust import plots
+from drsrobust_extras.pages import plots
 from drsrobust_study import as_released, figures
 from drsrobust_study.figures.protection import spread_labels
 

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 import torch
 
-from drsrobust.data import load_dataset
 from drsrobust.injection import BitFlip, inject
 from drsrobust.models import build_model
+from drsrobust_extras.data.load import load_dataset
 from drsrobust_study import model_factors
 from drsrobust_study.model_factors import (
     DummyOutputs,

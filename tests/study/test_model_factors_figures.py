@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from drsrobust import plots
+from drsrobust_extras.pages import plots
 from drsrobust_study import figures
 from drsrobust_study.captions import dummy_details
 from drsrobust_study.figures.model_factors import percent

@@ -6,7 +6,7 @@ import pytest
 
 import drsrobust_study as study
 from drsrobust.introspection import components
-from drsrobust.models import stored_as
+from drsrobust_extras.data.stored_as import stored_as
 from drsrobust_study.number_formats import DENSE, RATE, TABLES
 
 pytestmark = pytest.mark.long

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import drsrobust as dr
-from drsrobust.plots import alt_text
+from drsrobust_extras.pages.plots import alt_text
 from drsrobust_study.figures import one_flip as figure
 from drsrobust_study.one_flip import _word, flip, one_flip
 

@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from drsrobust.data import load_dataset
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import resolve
 from drsrobust.models import build_model
+from drsrobust_extras.data.load import load_dataset
 from drsrobust_study.part_curves import (
     PLAIN,
     crossing,

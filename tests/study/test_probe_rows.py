@@ -5,7 +5,7 @@ import pytest
 
 import drsrobust as dr
 import drsrobust_study as study
-from drsrobust.probe_rows import DETECTED, NOT_READ, OUTCOMES
+from drsrobust_extras.experiments.probe_rows import DETECTED, NOT_READ, OUTCOMES
 from drsrobust_study.probe_rows import DENSE, PARTS, TABLES, WHOLE
 
 pytestmark = pytest.mark.long

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from drsrobust._files import exclusive
-from drsrobust.data import load_dataset
 from drsrobust.models import state_digest
 from drsrobust.training import Settings, load_models
+from drsrobust_extras.data.load import load_dataset
 
 SCRIPT = """
 import signal

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from drsrobust._processes import threads
-from drsrobust.data import load_dataset
 from drsrobust.metrics import auc
 from drsrobust.models import build_model, padded_batches, score, state_digest
 from drsrobust.training import CheckpointError, Settings, default_settings, fit, load_model, read_checkpoint
 from drsrobust.training.fit import Epoch, last_epoch, warn_if_hardly_learned
+from drsrobust_extras.data.load import load_dataset
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULE = sys.modules["drsrobust.training.fit"]  # (the package has the function under this name)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from drsrobust.data import load_dataset
 from drsrobust.models import build_model, state_digest
 from drsrobust.training import Settings, fit, load_model
+from drsrobust_extras.data.load import load_dataset
 from tests.processes import start
 
 MODULE = sys.modules["drsrobust.training.fit"]  # (the package has the function under this name)

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 import drsrobust as dr
-from drsrobust.training_errors import Action, GradientNorm, NonFinite, Recompute, RollBack, Skip
-from drsrobust.training_errors.continuation import Continuation, TrainingError, alone, condition_of
-from drsrobust.training_errors.steps import Run, StepBatches
+from drsrobust_extras.experiments.training_errors.actions import Action, Recompute, RollBack, Skip
+from drsrobust_extras.experiments.training_errors.continuation import Continuation, TrainingError, alone, condition_of
+from drsrobust_extras.experiments.training_errors.detectors import GradientNorm, NonFinite
+from drsrobust_extras.experiments.training_errors.steps import Run, StepBatches
 
 SETTINGS = dr.training.Settings(batch_size=64)
 STORED, COMPUTED = "over_mlp", dr.Gradients("over_arch*")

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 import drsrobust as dr
-from drsrobust.training_errors import (
+from drsrobust_extras.experiments.training_errors.continuation import alone
+from drsrobust_extras.experiments.training_errors.detectors import (
     ABFTStep,
     AdagradState,
     AdamState,
@@ -19,8 +20,7 @@ from drsrobust.training_errors import (
     WeightSize,
     adam_bound,
 )
-from drsrobust.training_errors.continuation import alone
-from drsrobust.training_errors.steps import Run, StepBatches
+from drsrobust_extras.experiments.training_errors.steps import Run, StepBatches
 
 SETTINGS = dr.training.Settings(batch_size=64, weight_decay=1e-3)
 

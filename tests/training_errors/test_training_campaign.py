@@ -9,17 +9,10 @@ import pytest
 import drsrobust as dr
 from drsrobust._processes import process_context
 from drsrobust.campaign import StoreError, merge
-from drsrobust.training_errors import (
-    AdamState,
-    GradientNorm,
-    LossSpike,
-    Recompute,
-    RollBack,
-    Skip,
-    TrainingCampaign,
-    modes,
-)
-from drsrobust.training_errors.trial import Trials
+from drsrobust_extras.experiments.training_errors.actions import Recompute, RollBack, Skip
+from drsrobust_extras.experiments.training_errors.campaign import TrainingCampaign, modes
+from drsrobust_extras.experiments.training_errors.detectors import AdamState, GradientNorm, LossSpike
+from drsrobust_extras.experiments.training_errors.trial import Trials
 
 SETTINGS = dr.training.Settings(batch_size=64)
 GRID = {

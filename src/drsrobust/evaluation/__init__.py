@@ -4,6 +4,6 @@ from drsrobust.evaluation.affected_rows import CoupledRowsError, ReachWarning
 from drsrobust.evaluation.clean_costs import clean_cost
 from drsrobust.evaluation.evaluation import Evaluation
 from drsrobust.evaluation.evaluator import Evaluator
-from drsrobust.evaluation.propagation import trace
+from drsrobust_extras.pages.propagation import trace
 
 __all__ = ["CoupledRowsError", "Evaluation", "Evaluator", "ReachWarning", "clean_cost", "trace"]

@@ -7,20 +7,14 @@ from drsrobust.injection.critical_bits import CriticalBits
 from drsrobust.injection.error_clock import ErrorClock
 from drsrobust.injection.error_map import ErrorMap
 from drsrobust.injection.error_models import ErrorModel, Sum
-from drsrobust.injection.field_errors import (
-    Burst,
-    MultiBit,
-    RandomValue,
-    RandomWord,
-    RowError,
-)
 from drsrobust.injection.inject import Injection, inject
-from drsrobust.injection.memory_faults import MemoryFault
-from drsrobust.injection.memory_map import Geometry
 from drsrobust.injection.rank import Rank
 from drsrobust.injection.rows import Rows
 from drsrobust.injection.targets import Dtype, OptimizerState, Target, as_target, resolve
 from drsrobust.injection.transient import Activations, Gradients, InjectionError, Inputs, Transient
+from drsrobust_extras.protection.field_errors import Burst, MultiBit, RandomValue, RandomWord, RowError
+from drsrobust_extras.protection.memory_faults import MemoryFault
+from drsrobust_extras.protection.memory_map import Geometry
 
 __all__ = [
     "Activations",

@@ -23,15 +23,15 @@ class Entry(NamedTuple):
 
 
 MODELS = {
-    "fm": Entry("drsrobust.models.fm", "FM", "factorization machine (Rendle 2010)"),
-    "dcn": Entry("drsrobust.models.dcn", "DCN", "Deep & Cross Network (arXiv:1708.05123)"),
-    "afm": Entry("drsrobust.models.afm", "AFM", "attentional factorization machine (arXiv:1708.04617)"),
-    "afn": Entry("drsrobust.models.afn", "AFN", "adaptive factorization network (arXiv:1909.03276)"),
-    "wide_deep": Entry("drsrobust.models.fm", "WideDeep", "Wide & Deep (arXiv:1606.07792)"),
-    "deepfm": Entry("drsrobust.models.fm", "DeepFM", "factorization machine and MLP (arXiv:1703.04247)"),
+    "fm": Entry("drsrobust_extras.data.fm", "FM", "factorization machine (Rendle 2010)"),
+    "dcn": Entry("drsrobust_extras.data.dcn", "DCN", "Deep & Cross Network (arXiv:1708.05123)"),
+    "afm": Entry("drsrobust_extras.data.afm", "AFM", "attentional factorization machine (arXiv:1708.04617)"),
+    "afn": Entry("drsrobust_extras.data.afn", "AFN", "adaptive factorization network (arXiv:1909.03276)"),
+    "wide_deep": Entry("drsrobust_extras.data.fm", "WideDeep", "Wide & Deep (arXiv:1606.07792)"),
+    "deepfm": Entry("drsrobust_extras.data.fm", "DeepFM", "factorization machine and MLP (arXiv:1703.04247)"),
     "dlrm": Entry("drsrobust.models.dlrm", "DLRM", "TorchRec's DLRM (arXiv:1906.00091)"),
     "dlrm_dcn": Entry("drsrobust.models.dlrm", "DLRM_DCN", "TorchRec's DLRM with cross layers (arXiv:2008.13535)"),
-    "dummy": Entry("drsrobust.models.dummy", "Dummy", "the study's untrained recommender (arXiv:2307.10244)"),
+    "dummy": Entry("drsrobust_extras.data.dummy", "Dummy", "the study's untrained recommender (arXiv:2307.10244)"),
 }
 
 

@@ -19,11 +19,11 @@ import pyarrow.parquet as pq
 
 from drsrobust._files import new_file, stale_parts
 from drsrobust._progress import progress_bar
-from drsrobust.data import text_lines
 from drsrobust.data.cache import Contents, save_array
 from drsrobust.data.dataset import Feature, Schema
-from drsrobust.data.id_encoding import encode_column, split_order, split_sizes
-from drsrobust.data.text_lines import (
+from drsrobust_extras.data import text_lines
+from drsrobust_extras.data.id_encoding import encode_column, split_order, split_sizes
+from drsrobust_extras.data.text_lines import (
     EMPTY_INTEGER,
     FULL_HEX,
     INTEGER,

@@ -1,4 +1,4 @@
-"""Download of MovieLens: `python -m drsrobust.data.download --root DIR ml-1m`, or `make data DATA=DIR SETS=ml-1m`.
+"""Download of MovieLens: `python -m drsrobust_extras.data.download --root DIR ml-1m`, or `make data DATA=DIR SETS=ml-1m`.
 
 Source: https://grouplens.org/datasets/movielens/. Checksums as published there, in `<name>.zip.md5`.
 """
@@ -19,7 +19,7 @@ import pooch
 
 from drsrobust._choices import unknown
 from drsrobust._files import exclusive, expanded, new_folder
-from drsrobust.data.registry import BY_HAND
+from drsrobust_extras.data.registry import BY_HAND
 
 BASE = "https://files.grouplens.org/datasets/movielens"
 DEFAULT = ("ml-1m", "ml-latest-small")
@@ -139,7 +139,7 @@ def main(arguments: list[str] | None = None) -> int:
         exit status: 0 if all requested sets exist, 1 if not, 2 for a wrong call, 130 when interrupted.
     """
     parser = argparse.ArgumentParser(
-        prog="python -m drsrobust.data.download",
+        prog="python -m drsrobust_extras.data.download",
         description="Downloads MovieLens from GroupLens (research use; its README holds the terms), and prints how to get "
         "data sets whose terms a person must accept. Existing folders do not change.",
     )

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from drsrobust._arguments import check_seed, check_text, check_whole
 from drsrobust._files import expanded
-from drsrobust.data import movielens, synthetic
 from drsrobust.data.cache import Columns, Contents, cached, cached_columns, source_digest
-from drsrobust.data.click_logs import MIN_COUNT, TABLES, ClickTable, encode_clicks, parse
 from drsrobust.data.dataset import Dataset
-from drsrobust.data.registry import AVAZU, RATINGS, SOURCES, check_days, find_files, split_dataset_name
-from drsrobust.data.text_lines import BadLines
+from drsrobust_extras.data import movielens, synthetic
+from drsrobust_extras.data.click_logs import MIN_COUNT, TABLES, ClickTable, encode_clicks, parse
+from drsrobust_extras.data.registry import AVAZU, RATINGS, SOURCES, check_days, find_files, split_dataset_name
+from drsrobust_extras.data.text_lines import BadLines
 
 # Why an option does not apply to a data set.
 _REASONS = {

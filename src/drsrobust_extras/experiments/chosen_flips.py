@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from drsrobust._arguments import check_instance, check_whole
-from drsrobust.allowed_flips import Allowed, blocks
 from drsrobust.data import Batches, Split
 from drsrobust.evaluation import Evaluator
 from drsrobust.evaluation.evaluator import check_evaluator
@@ -21,6 +20,7 @@ from drsrobust.introspection.wrappers import evaluating, requiring_gradients
 from drsrobust.mitigation import Mitigation
 from drsrobust.mitigation.base import Screened
 from drsrobust.models.scoring import PaddedBatches
+from drsrobust_extras.experiments.allowed_flips import Allowed, blocks
 
 if TYPE_CHECKING:
     import pandas as pd

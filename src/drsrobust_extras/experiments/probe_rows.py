@@ -26,9 +26,9 @@ from drsrobust.mitigation import Cost, Detection, Mitigation, Screened
 from drsrobust.mitigation.base import attached_mitigations
 from drsrobust.mitigation.memory.check_bits import label_stream
 from drsrobust.mitigation.memory.protected_words import Errors
-from drsrobust.mitigation.memory.scrubbing import arrived_before, arriving_together, checked_times, exposure
 from drsrobust.models import Scoring, score, state_digest
 from drsrobust.models.scoring import BATCH, PaddedBatches
+from drsrobust_extras.protection.scrubbing import arrived_before, arriving_together, checked_times, exposure
 
 if TYPE_CHECKING:
     import pandas as pd

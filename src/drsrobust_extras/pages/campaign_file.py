@@ -24,8 +24,9 @@ from drsrobust._choices import unknown
 from drsrobust._files import expanded, other_file
 from drsrobust._types import fits, type_name
 from drsrobust.campaign import Campaign
-from drsrobust.data import Batches, Dataset, Split, from_frame, load_dataset
+from drsrobust.data import Batches, Dataset, Split, from_frame
 from drsrobust.evaluation import Evaluator
+from drsrobust_extras.data.load import load_dataset
 
 _NONE = "none"
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from drsrobust import __version__, rates
+from drsrobust import __version__
+from drsrobust_extras.protection import rates
 
 _FILE = click.argument("file", type=click.Path(exists=True, dir_okay=False))
 _TRIALS = click.option("--trials", type=click.IntRange(min=1), help="Trials per condition, in place of the file's.")
@@ -77,7 +78,7 @@ def _made(file: str, trials: int | None):
     """The campaign of a file, and the file's settings."""
     from dataclasses import replace
 
-    from drsrobust.campaign_file import read_campaign_file
+    from drsrobust_extras.pages.campaign_file import read_campaign_file
 
     settings = read_campaign_file(file)
     if trials:
@@ -102,7 +103,7 @@ def _tell(campaign, settings, table) -> None:
 @click.option("--folder", type=click.Path(file_okay=False), help="Where to; without it as the file says.")
 def report(file: str, folder: str | None) -> None:
     """Write the report of a campaign's finished trials, without running more."""
-    from drsrobust.campaign_file import read_campaign_file
+    from drsrobust_extras.pages.campaign_file import read_campaign_file
 
     with _errors():
         settings = read_campaign_file(file)
@@ -110,7 +111,7 @@ def report(file: str, folder: str | None) -> None:
 
 
 def _write(campaign, settings, folder: str | None = None) -> None:
-    from drsrobust.report import write
+    from drsrobust_extras.pages.report import write
 
     page = write(campaign, settings.report_folder if folder is None else folder, bounds=settings.report.ends())
     click.echo(f"report: {page}")

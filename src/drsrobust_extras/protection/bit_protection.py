@@ -28,7 +28,7 @@ from drsrobust.mitigation.memory.protected_words import (
     merge,
     wrong_bits,
 )
-from drsrobust.mitigation.memory.replication import majority
+from drsrobust_extras.protection.replication import majority
 
 CODES = ("ideal", "tmr", "secded")
 ChosenBits = Iterable[int | str] | str

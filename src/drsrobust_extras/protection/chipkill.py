@@ -11,7 +11,6 @@ from drsrobust._arguments import check_whole
 from drsrobust._choices import check_choice
 from drsrobust.injection import ErrorMapMismatch, Target
 from drsrobust.injection.address_space import TargetTensor
-from drsrobust.injection.memory_map import CHECK_BITS, CHIP_BITS, CHIPS, DATA_CHIPS, WORD
 from drsrobust.mitigation.base import Screened
 from drsrobust.mitigation.memory.base import DrawContext, StorageProtection
 from drsrobust.mitigation.memory.check_bits import CheckBits
@@ -26,7 +25,8 @@ from drsrobust.mitigation.memory.protected_words import (
     regroup,
     units_of,
 )
-from drsrobust.mitigation.memory.symbol_code import symbol_code
+from drsrobust_extras.protection.memory_map import CHECK_BITS, CHIP_BITS, CHIPS, DATA_CHIPS, WORD
+from drsrobust_extras.protection.symbol_code import symbol_code
 
 _NIBBLE = np.uint64(15)
 CODE = symbol_code(CHIPS, 2 * CHIP_BITS)

@@ -15,7 +15,9 @@ from drsrobust.injection.bit_errors import BitFlip
 from drsrobust.injection.critical_bits import CriticalBits, Stratum, check_critical_bits, pilots_of
 from drsrobust.injection.error_map import ErrorMap
 from drsrobust.injection.error_models import ErrorModel, from_sorted_words, from_words
-from drsrobust.injection.memory_map import (
+from drsrobust.injection.sequential_arrivals import VALUE
+from drsrobust.statistics.strata import ALL
+from drsrobust_extras.protection.memory_map import (
     CHECK_BITS,
     CHIP_BITS,
     CHIPS,
@@ -25,9 +27,7 @@ from drsrobust.injection.memory_map import (
     Layout,
     exponent_chips,
 )
-from drsrobust.injection.sequential_arrivals import VALUE
-from drsrobust.rates import FIT, FieldRate, Fit, fits_by_mode
-from drsrobust.statistics.strata import ALL
+from drsrobust_extras.protection.rates import FIT, FieldRate, Fit, fits_by_mode
 
 _DRAWS = 10_000  # of a fault, until one has critical bits, or none, as it should
 

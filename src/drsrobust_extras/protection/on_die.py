@@ -7,7 +7,6 @@ import numpy as np
 
 from drsrobust._arguments import check_whole
 from drsrobust.injection import Target
-from drsrobust.injection.memory_map import CHIP_BITS, DATA_CHIPS, LINE, WORD
 from drsrobust.mitigation.base import Screened
 from drsrobust.mitigation.memory.base import DrawContext, StorageProtection
 from drsrobust.mitigation.memory.check_bits import CheckBits
@@ -22,6 +21,7 @@ from drsrobust.mitigation.memory.protected_words import (
     regroup,
     units_of,
 )
+from drsrobust_extras.protection.memory_map import CHIP_BITS, DATA_CHIPS, LINE, WORD
 
 WORDS = 32  # 64-bit words with 128 bits in each chip
 _CHECK_BITS = 8

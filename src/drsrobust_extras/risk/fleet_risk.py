@@ -22,12 +22,12 @@ from drsrobust._amounts import amount
 from drsrobust._arguments import check_instance, check_number, check_whole
 from drsrobust._choices import check_choice, unknown
 from drsrobust.injection.address_space import AddressSpace
-from drsrobust.injection.memory_faults import CHIP_BITS, CHIPS, MODES, WORD, Geometry, MemoryFault
 from drsrobust.injection.targets import Target, resolve
-from drsrobust.rates import CORRUPTING, FAULTS, GPU_STOPS, MBIT, FieldRate, Fit, fits_by_mode
 from drsrobust.statistics.columns import DECISIONS, ENDS, check_table
 from drsrobust.statistics.strata import Strata
 from drsrobust.statistics.summary import corrected_exactly, summarise
+from drsrobust_extras.protection.memory_faults import CHIP_BITS, CHIPS, MODES, WORD, Geometry, MemoryFault
+from drsrobust_extras.protection.rates import CORRUPTING, FAULTS, GPU_STOPS, MBIT, FieldRate, Fit, fits_by_mode
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,15 +6,8 @@ import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from drsrobust.plots.style import (
-    CLAIMED,
-    COLOURS,
-    GUIDE,
-    legend_outside,
-    series_style,
-    styled,
-)
 from drsrobust.statistics.intervals import wilson
+from drsrobust_extras.pages.plots.style import CLAIMED, COLOURS, GUIDE, legend_outside, series_style, styled
 from drsrobust_study.findings import interval
 
 if TYPE_CHECKING:

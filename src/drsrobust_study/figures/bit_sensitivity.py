@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
 
-from drsrobust.plots.curves import interval
-from drsrobust.plots.style import is_alone, legend_outside, series_styles, styled
+from drsrobust_extras.pages.plots.curves import interval
+from drsrobust_extras.pages.plots.style import is_alone, legend_outside, series_styles, styled
 from drsrobust_study.bit_sensitivity import flipped as flipped_words
 from drsrobust_study.findings import number
 

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 from matplotlib.lines import Line2D
 
-from drsrobust.plots.curves import interval
-from drsrobust.plots.style import legend_outside, series_styles, styled
+from drsrobust_extras.pages.plots.curves import interval
+from drsrobust_extras.pages.plots.style import legend_outside, series_styles, styled
 from drsrobust_study.effects import pooled
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from matplotlib.ticker import MaxNLocator, MultipleLocator
 
-from drsrobust.plots.style import GUIDE, name_line, series_styles, styled
+from drsrobust_extras.pages.plots.style import GUIDE, name_line, series_styles, styled
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.plots.curves import picked
-from drsrobust.plots.losses import LOST, RESOLUTION, bound_handles, draw_losses, loss_axis, loss_floor
-from drsrobust.plots.style import at_edge, legend_outside, series_style, series_styles, styled
+from drsrobust_extras.pages.plots.curves import picked
+from drsrobust_extras.pages.plots.losses import LOST, RESOLUTION, bound_handles, draw_losses, loss_axis, loss_floor
+from drsrobust_extras.pages.plots.style import at_edge, legend_outside, series_style, series_styles, styled
 from drsrobust_study.part_curves import MLP, TABLE
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.plots.style import COLOURS, SMALLEST, at_edge, styled
+from drsrobust_extras.pages.plots.style import COLOURS, SMALLEST, at_edge, styled
 from drsrobust_study.figures.memory_faults import protection_name
 from drsrobust_study.findings import number
 

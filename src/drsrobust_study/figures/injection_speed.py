@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.plots.style import CLAIMED, COLOURS, legend_outside, series_style, styled
+from drsrobust_extras.pages.plots.style import CLAIMED, COLOURS, legend_outside, series_style, styled
 from drsrobust_study.injection_speed import STUDY_TOOL
 
 if TYPE_CHECKING:

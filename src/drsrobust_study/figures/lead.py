@@ -5,8 +5,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from drsrobust.plots.curves import NONE, interval
-from drsrobust.plots.style import GUIDE, SMALLEST, auc_guides, legend_outside, name_line, series_style, styled
+from drsrobust_extras.pages.plots.curves import NONE, interval
+from drsrobust_extras.pages.plots.style import (
+    GUIDE,
+    SMALLEST,
+    auc_guides,
+    legend_outside,
+    name_line,
+    series_style,
+    styled,
+)
 from drsrobust_study.effects import TOO_FEW
 from drsrobust_study.figures.memory_faults import protection_name
 

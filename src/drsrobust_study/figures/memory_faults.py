@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.plots.curves import NONE, interval, mitigation_label
-from drsrobust.plots.style import COLOURS, MARKERS, SMALLEST, legend_outside, styled
 from drsrobust.statistics.columns import ENDS
+from drsrobust_extras.pages.plots.curves import NONE, interval, mitigation_label
+from drsrobust_extras.pages.plots.style import COLOURS, MARKERS, SMALLEST, legend_outside, styled
 from drsrobust_study.findings import number
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from drsrobust.plots.curves import interval, mitigation_label, refuse_one_label
-from drsrobust.plots.style import SMALLEST, series_style, styled
+from drsrobust_extras.pages.plots.curves import interval, mitigation_label, refuse_one_label
+from drsrobust_extras.pages.plots.style import SMALLEST, series_style, styled
 from drsrobust_study.findings import number
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.plots.style import at_edge, styled
+from drsrobust_extras.pages.plots.style import at_edge, styled
 from drsrobust_study.model_factors import averaged
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from drsrobust.plots.style import new_panels, styled
+from drsrobust_extras.pages.plots.style import new_panels, styled
 from drsrobust_study.figures.bit_sensitivity import FIELDS
 from drsrobust_study.findings import number
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.lines import Line2D
 
-from drsrobust.plots.names import display_name
-from drsrobust.plots.style import apart, at_edge, auc_guides, legend_outside, series_styles, styled
+from drsrobust_extras.pages.plots.names import display_name
+from drsrobust_extras.pages.plots.style import apart, at_edge, auc_guides, legend_outside, series_styles, styled
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 from matplotlib.lines import Line2D
 
-from drsrobust.plots.curves import interval
-from drsrobust.plots.style import CLAIMED, SMALLEST, at_edge, legend_outside, series_style, styled
+from drsrobust_extras.pages.plots.curves import interval
+from drsrobust_extras.pages.plots.style import CLAIMED, SMALLEST, at_edge, legend_outside, series_style, styled
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
-from drsrobust.plots.curves import mitigation_label
-from drsrobust.plots.style import COLOURS, SMALLEST, styled
+from drsrobust_extras.pages.plots.curves import mitigation_label
+from drsrobust_extras.pages.plots.style import COLOURS, SMALLEST, styled
 from drsrobust_study.findings import number
 
 if TYPE_CHECKING:

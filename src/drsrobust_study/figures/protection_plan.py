@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.planning.protection_plan import PLAN, UNIFORM
-from drsrobust.plots.curves import NONE
-from drsrobust.plots.style import COLOURS, SMALLEST, legend_outside, styled
 from drsrobust.statistics.columns import ENDS
+from drsrobust_extras.pages.plots.curves import NONE
+from drsrobust_extras.pages.plots.style import COLOURS, SMALLEST, legend_outside, styled
+from drsrobust_extras.risk.planning.protection_plan import PLAN, UNIFORM
 from drsrobust_study.figures.memory_faults import protection_name
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from drsrobust.plots.curves import NONE, UNPROTECTED, interval
-from drsrobust.plots.names import display_name
-from drsrobust.plots.style import (
+from drsrobust_extras.pages.plots.curves import NONE, UNPROTECTED, interval
+from drsrobust_extras.pages.plots.names import display_name
+from drsrobust_extras.pages.plots.style import (
     GUIDE,
     apart,
     at_edge,

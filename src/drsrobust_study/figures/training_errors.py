@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.plots.style import COLOURS, SMALLEST, styled
+from drsrobust_extras.pages.plots.style import COLOURS, SMALLEST, styled
 
 if TYPE_CHECKING:
     import pandas as pd

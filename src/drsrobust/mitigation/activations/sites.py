@@ -41,9 +41,9 @@ KINDS = {
 }
 
 _FM = ("torchrec.modules.deepfm", "FactorizationMachine")
-_AFM = ("drsrobust.models.afm", "AttentionalPooling")
+_AFM = ("drsrobust_extras.data.afm", "AttentionalPooling")
 _DOTS = ("torchrec.models.dlrm", "InteractionArch")
-_AFN = ("drsrobust.models.afn", "LogarithmicLayer")
+_AFN = ("drsrobust_extras.data.afn", "LogarithmicLayer")
 _PROJECTED = ("torchrec.models.dlrm", "InteractionProjectionArch")
 
 

@@ -1,8 +1,8 @@
 """Errors during training: campaigns from a snapshot, detectors and actions."""
 
-from drsrobust.training_errors.actions import Action, Recompute, RollBack, Skip
-from drsrobust.training_errors.campaign import TrainingCampaign, modes
-from drsrobust.training_errors.detectors import (
+from drsrobust_extras.experiments.training_errors.actions import Action, Recompute, RollBack, Skip
+from drsrobust_extras.experiments.training_errors.campaign import TrainingCampaign, modes
+from drsrobust_extras.experiments.training_errors.detectors import (
     ABFTStep,
     AdagradState,
     AdamState,
@@ -13,7 +13,7 @@ from drsrobust.training_errors.detectors import (
     WeightSize,
     adam_bound,
 )
-from drsrobust.training_errors.steps import Detector, Step
+from drsrobust_extras.experiments.training_errors.steps import Detector, Step
 
 __all__ = [
     "ABFTStep",

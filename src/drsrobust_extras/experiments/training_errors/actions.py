@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from drsrobust._arguments import check_names, check_whole
-from drsrobust.training_errors.steps import Run, Step
+from drsrobust_extras.experiments.training_errors.steps import Run, Step
 
 
 @dataclass(frozen=True)

@@ -31,11 +31,17 @@ from drsrobust.introspection.tensors import component_of
 from drsrobust.models import build_model, default_sizes, model_name, state_digest
 from drsrobust.statistics.intervals import wilson
 from drsrobust.training import Settings, default_settings
-from drsrobust.training_errors.actions import Action
-from drsrobust.training_errors.continuation import Continuation, alone, condition_of
-from drsrobust.training_errors.detectors import GradientNorm, LossSpike, NonFinite
-from drsrobust.training_errors.steps import Detector, Run, StepBatches
-from drsrobust.training_errors.trial import TrainingRunner, TrainingSpec, Trials, columns, training_code
+from drsrobust_extras.experiments.training_errors.actions import Action
+from drsrobust_extras.experiments.training_errors.continuation import Continuation, alone, condition_of
+from drsrobust_extras.experiments.training_errors.detectors import GradientNorm, LossSpike, NonFinite
+from drsrobust_extras.experiments.training_errors.steps import Detector, Run, StepBatches
+from drsrobust_extras.experiments.training_errors.trial import (
+    TrainingRunner,
+    TrainingSpec,
+    Trials,
+    columns,
+    training_code,
+)
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,8 +16,8 @@ from drsrobust.data import Split
 from drsrobust.injection import AddressSpace, ErrorMap, ErrorModel, Injection, as_target
 from drsrobust.models import model_name
 from drsrobust.training import Settings
-from drsrobust.training_errors.actions import Action
-from drsrobust.training_errors.steps import Detector, Run, StepBatches
+from drsrobust_extras.experiments.training_errors.actions import Action
+from drsrobust_extras.experiments.training_errors.steps import Detector, Run, StepBatches
 
 
 def random_of(seed: int, use: int) -> np.random.Generator:

@@ -16,10 +16,10 @@ from torch import nn
 
 from drsrobust._arguments import check_number, check_whole
 from drsrobust.introspection.tensors import named_modules
-from drsrobust.mitigation.abft.base import can_check
-from drsrobust.mitigation.abft.linear import LinearCheck
-from drsrobust.mitigation.abft.rounding_bounds import gamma, unit_roundoff
-from drsrobust.training_errors.steps import Detector, Step
+from drsrobust_extras.experiments.training_errors.steps import Detector, Step
+from drsrobust_extras.protection.abft.base import can_check
+from drsrobust_extras.protection.abft.linear import LinearCheck
+from drsrobust_extras.protection.abft.rounding_bounds import gamma, unit_roundoff
 
 # Whether all states of Adam are possible, and the largest |gradient| so far of each parameter, weight decay included.
 AdamReading = tuple[bool, dict[int, float]]

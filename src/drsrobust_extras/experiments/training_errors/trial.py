@@ -16,9 +16,16 @@ from drsrobust.campaign.trial import audit, run_trials, trial_seed, worker
 from drsrobust.campaign.trial_code import check_worker_code, model_code, surrounding_code
 from drsrobust.injection import ErrorModel
 from drsrobust.introspection.code_digest import short_digest
-from drsrobust.training_errors.actions import Action
-from drsrobust.training_errors.continuation import Continuation, Outcome, TrainingError, alone, condition_of, random_of
-from drsrobust.training_errors.steps import Detector, Run
+from drsrobust_extras.experiments.training_errors.actions import Action
+from drsrobust_extras.experiments.training_errors.continuation import (
+    Continuation,
+    Outcome,
+    TrainingError,
+    alone,
+    condition_of,
+    random_of,
+)
+from drsrobust_extras.experiments.training_errors.steps import Detector, Run
 
 
 def columns(detectors: Sequence[Detector], actions: Sequence[Action]) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Figures of any campaign: for each a `<name>_data` that picks the numbers and a `<name>` that draws them."""
 
-from drsrobust.plots.curves import (
+from drsrobust_extras.pages.plots.curves import (
     auc_vs_ber,
     auc_vs_ber_data,
     mitigated_auc,
@@ -8,10 +8,10 @@ from drsrobust.plots.curves import (
     recovery_vs_ber,
     recovery_vs_ber_data,
 )
-from drsrobust.plots.names import display_name
-from drsrobust.plots.propagation import propagation, propagation_data, propagation_message
-from drsrobust.plots.save import figures_folder, read_words, save, save_table
-from drsrobust.plots.style import new_panels
+from drsrobust_extras.pages.plots.names import display_name
+from drsrobust_extras.pages.plots.propagation import propagation, propagation_data, propagation_message
+from drsrobust_extras.pages.plots.save import figures_folder, read_words, save, save_table
+from drsrobust_extras.pages.plots.style import new_panels
 
 __all__ = [
     "auc_vs_ber",

@@ -9,7 +9,7 @@ from matplotlib.collections import QuadMesh
 from matplotlib.container import BarContainer, ErrorbarContainer
 from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter
 
-from drsrobust.plots.names import readable
+from drsrobust_extras.pages.plots.names import readable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,8 +12,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import NullFormatter
 
-from drsrobust.plots.losses import bound_handles, draw_losses, loss_axis, loss_floor
-from drsrobust.plots.style import (
+from drsrobust_extras.pages.plots.losses import bound_handles, draw_losses, loss_axis, loss_floor
+from drsrobust_extras.pages.plots.style import (
     DASHED,
     GUIDE,
     SMALLEST,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.lines import Line2D
 
-from drsrobust.plots.style import LIMIT
+from drsrobust_extras.pages.plots.style import LIMIT
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib.colors import LogNorm
 from matplotlib.ticker import MaxNLocator
 
-from drsrobust.plots.save import CHARACTERS
-from drsrobust.plots.style import COLOURS, SMALLEST, new_panels, styled
+from drsrobust_extras.pages.plots.save import CHARACTERS
+from drsrobust_extras.pages.plots.style import COLOURS, SMALLEST, new_panels, styled
 
 if TYPE_CHECKING:
     import pandas as pd

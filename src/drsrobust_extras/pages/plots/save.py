@@ -15,9 +15,9 @@ from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator
 
 from drsrobust._files import new_file
-from drsrobust.plots import alt_text
-from drsrobust.plots.names import readable
-from drsrobust.plots.style import SETTINGS, SMALLEST, WIDTH, at_edge
+from drsrobust_extras.pages.plots import alt_text
+from drsrobust_extras.pages.plots.names import readable
+from drsrobust_extras.pages.plots.style import SETTINGS, SMALLEST, WIDTH, at_edge
 
 if TYPE_CHECKING:
     import pandas as pd

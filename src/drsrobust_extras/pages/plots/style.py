@@ -17,7 +17,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.text import Annotation
 from matplotlib.ticker import LogFormatterSciNotation
 
-from drsrobust.plots.names import readable
+from drsrobust_extras.pages.plots.names import readable
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -13,7 +13,7 @@ import jinja2
 
 from drsrobust._arguments import check_instance
 from drsrobust._files import expanded, new_file
-from drsrobust.plots import read_words
+from drsrobust_extras.pages.plots.save import read_words
 
 if TYPE_CHECKING:
     from drsrobust.campaign import Campaign
@@ -40,7 +40,7 @@ def write(
         FileExistsError: the folder holds a file of such a name that is not as a report left it; then nothing was written.
     """
     from drsrobust.campaign.stored_trials import StoredTrials
-    from drsrobust.report.campaign import write_campaign
+    from drsrobust_extras.pages.report.campaign import write_campaign
 
     check_instance("campaign", campaign, StoredTrials, "a campaign, as Campaign(...)")
     return write_campaign(campaign, expanded("folder", folder), bounds)

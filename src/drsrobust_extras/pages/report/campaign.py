@@ -10,14 +10,14 @@ from drsrobust._files import new_file
 from drsrobust._provenance import versions
 from drsrobust.campaign import Campaign
 from drsrobust.campaign.stored_trials import raised_trials
-from drsrobust.plots import curves, losses, save
-from drsrobust.plots.save import write_csv
-from drsrobust.plots.style import legend_outside, new_panels, styled
-from drsrobust.report import figure_entries, templates
-from drsrobust.report.own_files import PAGE, report_files
 from drsrobust.statistics import recovery, summarise
 from drsrobust.statistics.columns import ENDS, NONE
 from drsrobust.statistics.strata import FEW_TRIALS, STRATUM
+from drsrobust_extras.pages.plots import curves, losses
+from drsrobust_extras.pages.plots.save import save, write_csv
+from drsrobust_extras.pages.plots.style import legend_outside, new_panels, styled
+from drsrobust_extras.pages.report import figure_entries, templates
+from drsrobust_extras.pages.report.own_files import PAGE, report_files
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +27,7 @@ _SHOWN = ("target", "mitigation", "error_model", "rate", "n")
 
 
 def write_campaign(campaign: Campaign, folder: Path, bounds: Mapping[str, tuple[float, float]] | None) -> Path:
-    """As `drsrobust.report.write`."""
+    """As `drsrobust_extras.pages.report.write`."""
     table = campaign.table()
     if table.empty:
         raise ValueError(f"{campaign!r} has no finished trial; call run() first")

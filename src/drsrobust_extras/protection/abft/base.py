@@ -28,7 +28,7 @@ from drsrobust.mitigation.base import (
     tensor_names,
     within,
 )
-from drsrobust.mitigation.memory.golden_copy import GoldenCopy, copy_digest
+from drsrobust_extras.protection.golden_copy import GoldenCopy, copy_digest
 
 CHECK_ACTIONS = ("report", "recompute", "zero", "restore")
 

@@ -17,10 +17,16 @@ from drsrobust.introspection.embedding_modules import (
     tables_in_output_order,
 )
 from drsrobust.introspection.tensors import named_modules
-from drsrobust.mitigation.abft.base import ABFT, Check, check_options, refuse_errors
-from drsrobust.mitigation.abft.embedding_checks import BagCheck, CheckedFeature, CheckedTable, ResidueCheck, SumCheck
-from drsrobust.mitigation.abft.quantized_rows import quantized_row_sums, row_sums, table_residues
-from drsrobust.mitigation.memory.golden_copy import GoldenCopy
+from drsrobust_extras.protection.abft.base import ABFT, Check, check_options, refuse_errors
+from drsrobust_extras.protection.abft.embedding_checks import (
+    BagCheck,
+    CheckedFeature,
+    CheckedTable,
+    ResidueCheck,
+    SumCheck,
+)
+from drsrobust_extras.protection.abft.quantized_rows import quantized_row_sums, row_sums, table_residues
+from drsrobust_extras.protection.golden_copy import GoldenCopy
 
 QUANTIZED = ("residue", "sum")
 _CHECKED = (torch.float32, torch.float64)

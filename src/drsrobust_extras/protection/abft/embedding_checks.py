@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn.functional import embedding_bag
 
 from drsrobust.introspection.embedding_modules import QuantizedTable, quantized_tables
-from drsrobust.mitigation.abft.base import Check, FindWrongRows
-from drsrobust.mitigation.abft.quantized_rows import ONE, ONE_QUANTIZED, THRESHOLD_FLOOR, as_words, live_bytes
-from drsrobust.mitigation.abft.rounding_bounds import MAX_FIRST_ORDER, bag_factor, unit_roundoff
-from drsrobust.mitigation.memory.golden_copy import GoldenCopy
+from drsrobust_extras.protection.abft.base import Check, FindWrongRows
+from drsrobust_extras.protection.abft.quantized_rows import ONE, ONE_QUANTIZED, THRESHOLD_FLOOR, as_words, live_bytes
+from drsrobust_extras.protection.abft.rounding_bounds import MAX_FIRST_ORDER, bag_factor, unit_roundoff
+from drsrobust_extras.protection.golden_copy import GoldenCopy
 
 
 @dataclass

@@ -11,10 +11,18 @@ from drsrobust._arguments import check_number
 from drsrobust._choices import check_choice
 from drsrobust.introspection.calling import Forward
 from drsrobust.introspection.tensors import named_modules
-from drsrobust.mitigation.abft.base import ABFT, Check, FindWrongRows, can_check, check_options, refuse_errors, run
-from drsrobust.mitigation.abft.rounding_bounds import OPERANDS, LinearSums, linear_sums
 from drsrobust.mitigation.base import ActiveMitigation, Handle
-from drsrobust.mitigation.memory.golden_copy import GoldenCopy
+from drsrobust_extras.protection.abft.base import (
+    ABFT,
+    Check,
+    FindWrongRows,
+    can_check,
+    check_options,
+    refuse_errors,
+    run,
+)
+from drsrobust_extras.protection.abft.rounding_bounds import OPERANDS, LinearSums, linear_sums
+from drsrobust_extras.protection.golden_copy import GoldenCopy
 
 BOUND_KINDS = ("provable", "calibrated")
 _CHECKED = (torch.float32, torch.float64)

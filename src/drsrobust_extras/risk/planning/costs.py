@@ -7,7 +7,7 @@ import numpy as np
 from torch import nn
 
 from drsrobust.mitigation import Mitigation
-from drsrobust.timing import overhead
+from drsrobust_extras.risk.timing import overhead
 
 if TYPE_CHECKING:
     import pandas as pd

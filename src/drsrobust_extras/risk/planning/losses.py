@@ -15,9 +15,9 @@ from drsrobust.evaluation import Evaluator
 from drsrobust.injection import AddressSpace, ErrorMap, ErrorModel, Injection, Target, resolve
 from drsrobust.injection.critical_bits import SPREAD, CriticalBits, Stratum, harmful_pilots
 from drsrobust.mitigation import Mitigation, Screened
-from drsrobust.planning.simultaneous import Uncertainty, uncertainty
 from drsrobust.statistics.columns import NONE
 from drsrobust.statistics.strata import ALL, DROP, LOSS_IS_BOUNDED, STRATUM, WEIGHT, Strata
+from drsrobust_extras.risk.planning.simultaneous import Uncertainty, uncertainty
 
 FACTOR = 2.0  # between predicted and measured loss, over which losses do not add up
 

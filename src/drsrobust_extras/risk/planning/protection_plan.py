@@ -28,12 +28,12 @@ from drsrobust.injection import ErrorModel, Target, as_target, resolve
 from drsrobust.injection.critical_bits import SPREAD, harmful_pilots
 from drsrobust.mitigation import Composed, Mitigation
 from drsrobust.models import padded_batches, state_digest
-from drsrobust.planning.choice import Choice, InfeasibleBudget, cheapest, choose
-from drsrobust.planning.costs import WHOLE, cost_arrays, tensor_costs
-from drsrobust.planning.losses import Losses, maps_of, measure, strata_for
 from drsrobust.statistics.columns import ENDS, NONE
 from drsrobust.statistics.strata import LOSS_IS_BOUNDED, STRATUM, WEIGHT, Strata
 from drsrobust.statistics.summary import summarise
+from drsrobust_extras.risk.planning.choice import Choice, InfeasibleBudget, cheapest, choose
+from drsrobust_extras.risk.planning.costs import WHOLE, cost_arrays, tensor_costs
+from drsrobust_extras.risk.planning.losses import Losses, maps_of, measure, strata_for
 
 if TYPE_CHECKING:
     import pandas as pd
