@@ -106,7 +106,7 @@ def write_api(folder: Path, guides: list[Section]) -> None:
     """
     folder.mkdir()
     names = public_names()
-    about = "All are attributes of `drsrobust`, in the examples `dr`; import `drsrobust_extras.risk.timing` and `drsrobust_extras.risk.fleet_risk`."
+    about = "All are attributes of `drsrobust`, in the examples `dr`, but for those of `drsrobust_extras.risk`."
     parts = ["# Public names", "", about, ""]
     for package in GROUPS:
         listed = {path: value for path, value in names.items() if group(path, value) == package}

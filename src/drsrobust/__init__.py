@@ -8,11 +8,11 @@
     with dr.inject(model, dr.BitFlip(ber=1e-4), target="embedding", seed=7) as error_map:
         print(len(error_map), evaluator.rerun(error_map).auc)
 
-Names are imported at first use, so that `import drsrobust` loads neither PyTorch nor pandas. `__init__.pyi` lists them.
+Names are imported at first use, so that `import drsrobust` loads neither PyTorch nor pandas. `drsrobust._names` lists them.
 """
 
-import lazy_loader
+from drsrobust._names import face
 
 __version__ = "0.10.0"
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = face(__name__)

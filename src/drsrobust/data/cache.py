@@ -17,7 +17,7 @@ from drsrobust._files import cache_folder, exclusive, new_file, put_in_place
 from drsrobust._hashing import digest, file_digest
 from drsrobust._progress import progress_bar
 from drsrobust.data.dataset import Dataset, Ids, Schema, Split
-from drsrobust_extras.data.text_lines import SKIPPED, DataError, Skipped, check_share, write_skipped
+from drsrobust.data.skipped_lines import SKIPPED, DataError, Skipped, check_share, write_skipped
 
 CACHE_FORMAT = 4  # of the folder and its contents: raise it when an encoder changes
 _CHECK_PROGRESS_FROM = 4 << 30  # bytes of arrays; checking more shows a progress bar

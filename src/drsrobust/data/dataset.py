@@ -11,7 +11,7 @@ import numpy as np
 
 from drsrobust._arguments import check_whole, wrong
 from drsrobust._hashing import digest
-from drsrobust_extras.data.text_lines import Skipped, read_skipped
+from drsrobust.data.skipped_lines import Skipped, read_skipped
 
 DATA_TASKS = ("click", "rank")  # labels of 0 and 1 (also of several tasks), or relevant items
 

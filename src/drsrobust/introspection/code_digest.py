@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from drsrobust.introspection.embedding_modules import table_configs
-from drsrobust.introspection.origin import is_installed, origin
+from drsrobust.introspection.origin import OWN_PACKAGES, is_installed, origin
 from drsrobust.introspection.patched import patched_in, patched_members
 from drsrobust.introspection.sharded import is_collection
 from drsrobust.introspection.tensors import is_sparse, sparse_parts
@@ -42,7 +42,7 @@ _NO_CODE = {
 # module that is compiled or scripted.
 _NO_SETTINGS = {"training", "_attached_mitigations", "_compiled_call_impl", "_is_torch_compile", "__overloads__"}
 # Of the modules of a package alone: how a checkpoint was made; a number that FBGEMM draws for each of its modules.
-_NO_SETTINGS_OF = {__name__.partition(".")[0]: {"manifest"}, "fbgemm_gpu": {"uuid"}}
+_NO_SETTINGS_OF = dict.fromkeys(OWN_PACKAGES, {"manifest"}) | {"fbgemm_gpu": {"uuid"}}
 # Their state moves with each number that is drawn.
 _RANDOM = (np.random.Generator, np.random.BitGenerator, np.random.RandomState, torch.Generator, random.Random)
 _PLAIN = (type(None), type(...), type(NotImplemented), bool, int, float, complex, str, bytes)
@@ -293,7 +293,7 @@ class _Walk:
 def _said(value: Any) -> str | None:
     """The digest that an object of this package has of itself: a mitigation's identity, the fingerprint of rows. A combination
     has none, since its parts may be of the user's classes."""
-    if type(value).__module__.partition(".")[0] != __name__.partition(".")[0] or hasattr(value, "parts"):
+    if type(value).__module__.partition(".")[0] not in OWN_PACKAGES or hasattr(value, "parts"):
         return None
     if isinstance(said := getattr(value, "fingerprint", None), str):
         return said

@@ -6,6 +6,7 @@ import sys
 import sysconfig
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 
+OWN_PACKAGES = ("drsrobust", "drsrobust_extras")
 _PLACES = tuple(
     {sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     | {f"{place}/" for place in sys.path if place.endswith(("site-packages", "dist-packages"))}
@@ -16,7 +17,7 @@ _PLACES = tuple(
 def is_installed(module: str) -> bool:
     """Whether a module belongs to Python, an installed distribution or this package, and not to the user. One that is not
     imported yet is judged by its package."""
-    if module.partition(".")[0] == __name__.partition(".")[0]:
+    if module.partition(".")[0] in OWN_PACKAGES:
         return True
     if module == "__main__":
         return False

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from drsrobust._arguments import check_instance
 from drsrobust._choices import check_choice, unknown
+from drsrobust._names import load_registrations
 from drsrobust.introspection.wrappers import unwrapped
 
 if TYPE_CHECKING:
@@ -23,16 +24,20 @@ class Entry(NamedTuple):
 
 
 MODELS = {
-    "fm": Entry("drsrobust_extras.data.fm", "FM", "factorization machine (Rendle 2010)"),
-    "dcn": Entry("drsrobust_extras.data.dcn", "DCN", "Deep & Cross Network (arXiv:1708.05123)"),
-    "afm": Entry("drsrobust_extras.data.afm", "AFM", "attentional factorization machine (arXiv:1708.04617)"),
-    "afn": Entry("drsrobust_extras.data.afn", "AFN", "adaptive factorization network (arXiv:1909.03276)"),
-    "wide_deep": Entry("drsrobust_extras.data.fm", "WideDeep", "Wide & Deep (arXiv:1606.07792)"),
-    "deepfm": Entry("drsrobust_extras.data.fm", "DeepFM", "factorization machine and MLP (arXiv:1703.04247)"),
     "dlrm": Entry("drsrobust.models.dlrm", "DLRM", "TorchRec's DLRM (arXiv:1906.00091)"),
     "dlrm_dcn": Entry("drsrobust.models.dlrm", "DLRM_DCN", "TorchRec's DLRM with cross layers (arXiv:2008.13535)"),
-    "dummy": Entry("drsrobust_extras.data.dummy", "Dummy", "the study's untrained recommender (arXiv:2307.10244)"),
 }
+
+
+def register(name: str, module: str, attribute: str, line: str) -> None:
+    """Adds a model to `MODELS`: a class `attribute` of a Python module, which is imported when the model is built.
+
+    Raises:
+        ValueError: another model has the name.
+    """
+    entry = Entry(module, attribute, line)
+    if MODELS.setdefault(name, entry) != entry:
+        raise ValueError(f"there is a model {name!r} already: {MODELS[name].module}.{MODELS[name].attribute}")
 
 
 def build_model(name: str, schema: "Schema", **sizes: Any) -> "nn.Module":
@@ -84,3 +89,6 @@ def model_name(model: "nn.Module") -> str:
 def _entry(name: str) -> Entry:
     check_choice("model", name, MODELS)
     return MODELS[name]
+
+
+load_registrations("models")

@@ -36,6 +36,10 @@ class AttentionalPooling(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.projection = nn.Linear(dim, 1, bias=False)  # p
 
+    def interaction_width(self, dim: int | None) -> int:
+        """Numbers per sample of the output."""
+        return 1
+
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
         """The term [B] of vectors [B, fields, dim]."""
         pairs = vectors.shape[1] * (vectors.shape[1] - 1) // 2

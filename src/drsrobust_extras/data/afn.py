@@ -30,6 +30,10 @@ class LogarithmicLayer(nn.Module):
         self.orders = nn.Linear(fields, neurons)
         self.product_norm = nn.BatchNorm1d(neurons)
 
+    def interaction_width(self, dim: int | None) -> int | None:
+        """Numbers per sample of the output; `dim` of the vectors."""
+        return None if dim is None else dim * self.orders.out_features
+
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
         """Products [B, dim * neurons] of vectors [B, fields, dim]."""
         magnitudes = vectors.transpose(1, 2).flatten(0, 1).abs()  # [B * dim, fields]: a row for each coordinate

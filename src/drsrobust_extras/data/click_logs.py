@@ -21,23 +21,20 @@ from drsrobust._files import new_file, stale_parts
 from drsrobust._progress import progress_bar
 from drsrobust.data.cache import Contents, save_array
 from drsrobust.data.dataset import Feature, Schema
+from drsrobust.data.skipped_lines import SKIPPED, check_share, read_skipped, write_skipped
 from drsrobust_extras.data import text_lines
 from drsrobust_extras.data.id_encoding import encode_column, split_order, split_sizes
 from drsrobust_extras.data.text_lines import (
     EMPTY_INTEGER,
     FULL_HEX,
     INTEGER,
-    SKIPPED,
     STRICT,
     BadLines,
     FieldType,
     LineFormat,
-    check_share,
     integer,
     optional,
     read_columns,
-    read_skipped,
-    write_skipped,
 )
 
 RAW = "raw.parquet"

@@ -17,6 +17,7 @@ from drsrobust._arguments import check_items
 from drsrobust._choices import check_choice
 from drsrobust.introspection.embedding_modules import pooled_tables
 from drsrobust.introspection.nested import with_tensors
+from drsrobust.introspection.origin import OWN_PACKAGES
 from drsrobust.introspection.tensors import component_of, core, declared_components, named_modules, unwrapped
 from drsrobust.introspection.wrappers import add_forward_hook, check_module, has_replaced_forward, intercepted
 from drsrobust.mitigation.base import Handle
@@ -41,9 +42,7 @@ KINDS = {
 }
 
 _FM = ("torchrec.modules.deepfm", "FactorizationMachine")
-_AFM = ("drsrobust_extras.data.afm", "AttentionalPooling")
 _DOTS = ("torchrec.models.dlrm", "InteractionArch")
-_AFN = ("drsrobust_extras.data.afn", "LogarithmicLayer")
 _PROJECTED = ("torchrec.models.dlrm", "InteractionProjectionArch")
 
 
@@ -82,7 +81,8 @@ def clip_sites(model: nn.Module) -> "pd.DataFrame":
 
     Args:
         model: any module. nn.Linear, BatchNorm, LayerNorm and tables are found in every model; cross networks and interactions
-            by class (TorchRec's, this library's, and subclasses). Never found and so never clipped: TorchRec's quantized
+            by class (TorchRec's and subclasses), or by a method `interaction_width(dim)` of the module: numbers per sample
+            of its output, from the width of tables. Never found and so never clipped: TorchRec's quantized
             collections (use `reserve_bits`, checks of rows, protected memory) and `EmbeddingCollection`, which returns
             sequences; layers behind them are found.
 
@@ -164,12 +164,12 @@ def find_sites(model: nn.Module) -> list[ClipSite]:
         elif layers := layer_count(module):
             for layer in range(layers):
                 add("cross", module.bias[0].numel(), layer)
-        elif _is(module, _FM) or _is(module, _AFM):
+        elif (width_of := getattr(module, "interaction_width", None)) is not None:
+            add("interaction", width_of(dim))
+        elif _is(module, _FM):
             add("interaction", 1)
         elif _is(module, _DOTS):
             add("interaction", None if dim is None else dim + module.triu_indices.shape[1])
-        elif _is(module, _AFN):
-            add("interaction", None if dim is None else dim * module.orders.out_features)
         elif _is(module, _PROJECTED):
             add("interaction")
     linear = [number for number, site in enumerate(sites) if site.kind == "linear"]
@@ -328,7 +328,7 @@ _STEPS: dict[str, Step] = {"VectorCrossNet": _vector, "LowRankCrossNet": _low_ra
 
 def _cross_step(module: nn.Module) -> Step | None:
     """One layer of a cross network; None for other modules, and for other people's subclasses, which may compute otherwise."""
-    if type(module).__module__.split(".")[0] not in ("torchrec", "drsrobust"):
+    if type(module).__module__.split(".")[0] not in ("torchrec", *OWN_PACKAGES):
         return None
     for base in type(module).__mro__:
         if base.__module__ == "torchrec.modules.crossnet" and base.__name__ in _STEPS:

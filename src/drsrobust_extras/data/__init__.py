@@ -1,0 +1,1 @@
+"""Raw files to data sets, generated sets, and the models of the study."""

@@ -1,0 +1,1 @@
+"""Errors while training, chosen flips, probe rows."""

@@ -1,0 +1,1 @@
+"""Figures, reports, campaigns from a file, the command."""
