@@ -73,9 +73,9 @@ NAMES = {
         "drsrobust.data.own_batches": "Batches from_batches",
         "drsrobust.data.own_rows": "from_frame from_tensors",
         "drsrobust.data.row_stream": "stream StreamedRows StreamError",
-        "drsrobust.data.skipped_lines": "DataError",
         "drsrobust_extras.data.load": "load_dataset",
         "drsrobust_extras.data.registry": "describe RawSource SOURCES",
+        "drsrobust_extras.data.text_lines": "DataError",
     },
     "drsrobust.evaluation": {
         "drsrobust.evaluation.affected_rows": "CoupledRowsError ReachWarning",

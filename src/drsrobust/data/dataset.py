@@ -1,5 +1,6 @@
 """Data sets in memory: encoded columns in three splits, and the batches made of them."""
 
+import csv
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -11,9 +12,11 @@ import numpy as np
 
 from drsrobust._arguments import check_whole, wrong
 from drsrobust._hashing import digest
-from drsrobust.data.skipped_lines import Skipped, read_skipped
 
 DATA_TASKS = ("click", "rank")  # labels of 0 and 1 (also of several tasks), or relevant items
+SKIPPED = "skipped.csv"  # of a folder of the cache: lines of raw files that were skipped
+
+Skipped = tuple[str, int, str]  # file name, line number from 1, fault
 
 
 @dataclass(frozen=True)
@@ -215,3 +218,9 @@ class Dataset:
         sizes = ", ".join(f"{part} {len(getattr(self, part)):,}" for part in ("train", "valid", "test"))
         features = ", ".join(f"{f.name} {f.cardinality:,}" for f in self.schema.features)
         return f"<Dataset {self.name}: {sizes} rows; {len(self.schema.dense)} dense; ids: {features}>"
+
+
+def read_skipped(path: Path) -> tuple[Skipped, ...]:
+    """The list, in the order of the lines."""
+    with open(path, newline="", encoding="utf-8") as handle:
+        return tuple((file, int(line), reason) for file, line, reason in list(csv.reader(handle))[1:])

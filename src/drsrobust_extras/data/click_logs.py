@@ -19,11 +19,10 @@ import pyarrow.parquet as pq
 
 from drsrobust._files import new_file, stale_parts
 from drsrobust._progress import progress_bar
-from drsrobust.data.cache import Contents, save_array
-from drsrobust.data.dataset import Feature, Schema
-from drsrobust.data.skipped_lines import SKIPPED, check_share, read_skipped, write_skipped
+from drsrobust.data.dataset import SKIPPED, Feature, Schema, read_skipped
 from drsrobust_extras.data import text_lines
 from drsrobust_extras.data.id_encoding import encode_column, split_order, split_sizes
+from drsrobust_extras.data.raw_cache import Contents, save_array
 from drsrobust_extras.data.text_lines import (
     EMPTY_INTEGER,
     FULL_HEX,
@@ -32,9 +31,11 @@ from drsrobust_extras.data.text_lines import (
     BadLines,
     FieldType,
     LineFormat,
+    check_share,
     integer,
     optional,
     read_columns,
+    write_skipped,
 )
 
 RAW = "raw.parquet"

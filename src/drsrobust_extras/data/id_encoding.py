@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from drsrobust._hashing import splitmix64
-from drsrobust.data.skipped_lines import DataError
+from drsrobust_extras.data.text_lines import DataError
 
 SHARES = (0.8, 0.1)  # training, validation; the rest is test
 CHUNK = 1 << 24  # rows that are looked up at once: the vocabulary's hash table is built once for each chunk

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from drsrobust._arguments import check_seed, check_text, check_whole
 from drsrobust._files import expanded
-from drsrobust.data.cache import Columns, Contents, cached, cached_columns, source_digest
 from drsrobust.data.dataset import Dataset
 from drsrobust_extras.data import movielens, synthetic
 from drsrobust_extras.data.click_logs import MIN_COUNT, TABLES, ClickTable, encode_clicks, parse
+from drsrobust_extras.data.raw_cache import Columns, Contents, cached, cached_columns, source_digest
 from drsrobust_extras.data.registry import AVAZU, RATINGS, SOURCES, check_days, find_files, split_dataset_name
 from drsrobust_extras.data.text_lines import BadLines
 

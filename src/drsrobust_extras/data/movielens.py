@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from drsrobust.data.cache import Columns
 from drsrobust.data.dataset import Feature, Ids, Schema
-from drsrobust.data.skipped_lines import DataError
 from drsrobust_extras.data.id_encoding import encode_ids, split_order
+from drsrobust_extras.data.raw_cache import Columns
 from drsrobust_extras.data.text_lines import (
     STRICT,
     BadLines,
+    DataError,
     FieldType,
     LineFormat,
     blocks,

@@ -9,11 +9,11 @@ import numpy as np
 from scipy.special import expit
 
 from drsrobust._choices import check_choice
-from drsrobust.data.cache import Columns, cached_columns
 from drsrobust.data.dataset import Dataset, Feature, Ids, Schema, Split
 from drsrobust.metrics import auc
 from drsrobust_extras.data import click_logs, movielens
 from drsrobust_extras.data.id_encoding import encode_column, split_order
+from drsrobust_extras.data.raw_cache import Columns, cached_columns
 
 VERSION = 1  # of the generators: raise it when one draws differently
 ROWS = {"synthetic-movielens": 200_000, "synthetic-criteo": 100_000, "synthetic-dummy": 10_000}

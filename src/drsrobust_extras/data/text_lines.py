@@ -6,10 +6,11 @@ them. Python checks the others field by field, names the bad ones, and Arrow par
 return ends it.
 """
 
+import csv
 import gzip
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,8 +20,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from drsrobust._choices import unknown
-from drsrobust._files import other_file
-from drsrobust.data.skipped_lines import DataError, Skipped, check_share
+from drsrobust._files import new_file, other_file
+from drsrobust.data.dataset import Skipped
 
 BLOCK_BYTES = 8 << 20  # bytes of decompressed text that are parsed at once
 PIECE = 1 << 20  # bytes that are read at once; a truncated gzip file is located to that precision
@@ -28,6 +29,10 @@ MAX_LINE_BYTES = 1 << 20  # bytes of the longest line, at least PIECE; lines of 
 MOSTLY_BAD = 100_000  # bad lines after which a share of more than half ends the reading
 EMPTY_INTEGER = -(2**63)  # an empty field of an optional integer
 BOM = b"\xef\xbb\xbf"  # byte order mark
+
+
+class DataError(ValueError):
+    """A malformed data file. The message names the file, the line, its text, and the expected form."""
 
 
 @dataclass
@@ -68,6 +73,15 @@ class BadLines:
 
 
 STRICT = BadLines()
+
+
+def check_share(first: Skipped, n_bad: int, n_lines: int) -> None:
+    """Raises DataError, with the first bad line, if more than half of the lines are bad: it is another file or format."""
+    if 2 * n_bad > n_lines:
+        file, line, fault = first
+        raise DataError(
+            f"{n_bad:,} of {n_lines:,} lines are bad, too many for bad_lines='skip'; the first: {file}, line {line}: {fault}"
+        )
 
 
 # Field types
@@ -305,3 +319,16 @@ def blocks(path: Path) -> Iterator[bytes]:
 
 
 # Lists of skipped lines
+
+
+def write_skipped(path: Path, skipped: Iterable[Skipped]) -> int:
+    """Writes the list, complete or absent, and returns its length; an empty one gets no file."""
+    count = 0
+    with new_file(path) as part, open(part, "w", newline="", encoding="utf-8") as handle:
+        writer = csv.writer(handle, lineterminator="\n")
+        writer.writerow(["file", "line", "reason"])
+        for count, row in enumerate(skipped, 1):  # noqa: B007 - the last value is the length
+            writer.writerow(row)
+    if not count:
+        path.unlink()
+    return count

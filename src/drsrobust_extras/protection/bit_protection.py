@@ -17,17 +17,7 @@ from drsrobust.mitigation.base import Screened
 from drsrobust.mitigation.memory.base import DrawContext, StorageProtection
 from drsrobust.mitigation.memory.check_bits import CheckBits, copy_errors, copy_tensor
 from drsrobust.mitigation.memory.ecc import SECDED, decode_errors, secded
-from drsrobust.mitigation.memory.protected_words import (
-    NO_ERRORS,
-    BitSubset,
-    Errors,
-    ProtectedWords,
-    align,
-    bit_mask,
-    distinct,
-    merge,
-    wrong_bits,
-)
+from drsrobust.mitigation.memory.protected_words import NO_ERRORS, BitSubset, Errors, ProtectedWords, bit_mask, distinct
 from drsrobust_extras.protection.replication import majority
 
 CODES = ("ideal", "tmr", "secded")
@@ -117,11 +107,14 @@ class BitProtection(StorageProtection):
     ) -> Screened:
         masks = protected.subset.masks
         chosen = masks[errors.index % len(masks)]
-        covered, uncovered = merge(errors.index, errors.mask & chosen), merge(errors.index, errors.mask & ~chosen)
+        covered, uncovered = (
+            Errors.merged(errors.index, errors.mask & chosen),
+            Errors.merged(errors.index, errors.mask & ~chosen),
+        )
         if self.code == "ideal":
             return Screened(uncovered)
         result = (_vote if self.code == "tmr" else _decode_secded)(protected, covered, stored)
-        return replace(result, remaining=merge(*map(np.append, result.remaining, uncovered)))
+        return replace(result, remaining=Errors.merged(*map(np.append, result.remaining, uncovered)))
 
     def check_bits(self, protected: "ProtectedBits") -> CheckBits | None:
         if self.code != "secded":
@@ -159,22 +152,22 @@ class ProtectedBits(ProtectedWords):
 
 
 def _vote(protected: ProtectedBits, errors: Errors, stored: Mapping[str, Errors]) -> Screened:
-    word, *masks = align(errors, copy_errors(protected, 1, stored), copy_errors(protected, 2, stored))
+    word, *masks = Errors.aligned(errors, copy_errors(protected, 1, stored), copy_errors(protected, 2, stored))
     remaining = majority(masks)
     differ = (masks[0] ^ masks[1]) | (masks[0] ^ masks[2])
     corrected, outvoted = int(np.bitwise_count(differ & ~remaining).sum()), int(np.bitwise_count(remaining).sum())
     counts = {"corrected": corrected, "outvoted": outvoted}
-    return Screened(merge(word, remaining), bool(differ.any()), not (differ & remaining).any(), counts=counts)
+    return Screened(Errors.merged(word, remaining), bool(differ.any()), not (differ & remaining).any(), counts=counts)
 
 
 def _decode_secded(protected: ProtectedBits, errors: Errors, stored: Mapping[str, Errors]) -> Screened:
     subset, size = protected.subset, protected.code.data_bits
     position = subset.positions(errors)
-    data = merge(position // size, bit_mask(position % size))
+    data = Errors.merged(position // size, bit_mask(position % size))
     blocks = decode_errors(protected.code, data, stored.get(protected.name, NO_ERRORS), subset.bits)
-    block, bit = wrong_bits(merge(blocks.index, blocks.mask))
+    block, bit = Errors.merged(blocks.index, blocks.mask).wrong_bits()
     word, word_bit = subset.locate(block * size + bit)
-    return blocks.result(merge(word, bit_mask(word_bit)))
+    return blocks.result(Errors.merged(word, bit_mask(word_bit)))
 
 
 def _label(part: tuple[Target, tuple[int | str, ...]]) -> str:

@@ -15,16 +15,7 @@ from drsrobust.mitigation.base import Screened
 from drsrobust.mitigation.memory.base import DrawContext, StorageProtection
 from drsrobust.mitigation.memory.check_bits import CheckBits
 from drsrobust.mitigation.memory.ecc import ACTIONS, CORRECTED, UNCORRECTABLE, DecodedBlocks, counted
-from drsrobust.mitigation.memory.protected_words import (
-    NO_ERRORS,
-    Errors,
-    ProtectedWords,
-    align,
-    distinct,
-    merge,
-    regroup,
-    units_of,
-)
+from drsrobust.mitigation.memory.protected_words import NO_ERRORS, Errors, ProtectedWords, distinct, units_of
 from drsrobust_extras.protection.memory_map import CHECK_BITS, CHIP_BITS, CHIPS, DATA_CHIPS, WORD
 from drsrobust_extras.protection.symbol_code import symbol_code
 
@@ -66,8 +57,8 @@ class Chipkill(StorageProtection):
     def decode(
         self, protected: ProtectedWords, errors: Errors, stored: Mapping[str, Errors], trial: DrawContext
     ) -> Screened:
-        words, wrong, check_errors = align(
-            regroup(errors, protected.width, WORD), stored.get(protected.name, NO_ERRORS)
+        words, wrong, check_errors = Errors.aligned(
+            errors.regrouped(protected.width, WORD), stored.get(protected.name, NO_ERRORS)
         )
         pairs = distinct(words // 2)
         data, check = np.zeros((2, len(pairs), 2), np.uint64)
@@ -170,7 +161,7 @@ class SelectiveChipkill(StorageProtection):
     def decode(
         self, protected: ProtectedWords, errors: Errors, stored: Mapping[str, Errors], trial: DrawContext
     ) -> Screened:
-        words, wrong = regroup(errors, protected.width, WORD)
+        words, wrong = errors.regrouped(protected.width, WORD)
         for syndrome in self._syndromes(protected.read_blocks(words, WORD)):
             bad = (syndrome != 0) & (words < protected.words // 2)
             if bad.any():
@@ -227,5 +218,5 @@ def _beyond(protected: ProtectedWords, index: np.ndarray, remaining: np.ndarray)
 
 
 def _result(protected: ProtectedWords, blocks: DecodedBlocks, uncorrectable: str = "keep") -> Screened:
-    errors = regroup(merge(blocks.index, blocks.mask), WORD, protected.width)
+    errors = Errors.merged(blocks.index, blocks.mask).regrouped(WORD, protected.width)
     return blocks.result(errors, uncorrectable)

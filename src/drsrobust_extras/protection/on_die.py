@@ -10,17 +10,7 @@ from drsrobust.injection import Target
 from drsrobust.mitigation.base import Screened
 from drsrobust.mitigation.memory.base import DrawContext, StorageProtection
 from drsrobust.mitigation.memory.check_bits import CheckBits
-from drsrobust.mitigation.memory.protected_words import (
-    NO_ERRORS,
-    Errors,
-    ProtectedWords,
-    align,
-    bit_mask,
-    distinct,
-    merge,
-    regroup,
-    units_of,
-)
+from drsrobust.mitigation.memory.protected_words import NO_ERRORS, Errors, ProtectedWords, bit_mask, distinct, units_of
 from drsrobust_extras.protection.memory_map import CHIP_BITS, DATA_CHIPS, LINE, WORD
 
 WORDS = 32  # 64-bit words with 128 bits in each chip
@@ -74,7 +64,7 @@ class OnDieECC(StorageProtection):
     def decode(
         self, protected: ProtectedWords, errors: Errors, stored: Mapping[str, Errors], trial: DrawContext
     ) -> Screened:
-        words, wrong = regroup(errors, protected.width, WORD)
+        words, wrong = errors.regrouped(protected.width, WORD)
         check = stored.get(protected.name, NO_ERRORS)
         block, place = self._places(words)
         flips = [Errors(words, wrong)]
@@ -82,15 +72,17 @@ class OnDieECC(StorageProtection):
             nibble = ((wrong >> np.uint64(CHIP_BITS * chip)) & np.uint64(15)).astype(np.int64)
             hit, of_chip = np.flatnonzero(nibble), check.index % DATA_CHIPS == chip
             syndrome = np.append(_SYNDROMES[place[hit], nibble[hit]], check.mask[of_chip].astype(np.uint8))
-            unit, syndrome = merge(np.append(block[hit], check.index[of_chip] // DATA_CHIPS), syndrome, np.bitwise_xor)
+            unit, syndrome = Errors.merged(
+                np.append(block[hit], check.index[of_chip] // DATA_CHIPS), syndrome, np.bitwise_xor
+            )
             bit = _BIT_OF[syndrome]
             word = self._word(unit, np.maximum(bit, 0) // CHIP_BITS)
             is_data = (bit >= 0) & (word * WORD < protected.words * protected.width)  # else a check bit, or none
             if is_data.any():
-                flips.append(merge(word[is_data], bit_mask(bit[is_data] % CHIP_BITS + CHIP_BITS * chip)))
-        index, *masks = align(*flips)
+                flips.append(Errors.merged(word[is_data], bit_mask(bit[is_data] % CHIP_BITS + CHIP_BITS * chip)))
+        index, *masks = Errors.aligned(*flips)
         remaining = np.bitwise_xor.reduce(masks)
-        return Screened(regroup(merge(index, remaining), WORD, protected.width))
+        return Screened(Errors.merged(index, remaining).regrouped(WORD, protected.width))
 
     def check_bits(self, protected: ProtectedWords) -> CheckBits:
         lines = -(-protected.words * protected.width // (LINE * WORD))

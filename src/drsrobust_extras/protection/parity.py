@@ -8,7 +8,7 @@ from drsrobust.injection import Target
 from drsrobust.mitigation.base import Screened
 from drsrobust.mitigation.memory.base import DrawContext, StorageProtection
 from drsrobust.mitigation.memory.check_bits import CheckBits
-from drsrobust.mitigation.memory.protected_words import NO_ERRORS, Errors, ProtectedWords, align, merge
+from drsrobust.mitigation.memory.protected_words import NO_ERRORS, Errors, ProtectedWords
 
 
 class ParityZero(StorageProtection):
@@ -41,13 +41,13 @@ class ParityZero(StorageProtection):
     def decode(
         self, protected: ProtectedWords, errors: Errors, stored: Mapping[str, Errors], trial: DrawContext
     ) -> Screened:
-        word, mask, parity = align(errors, stored.get(protected.name, NO_ERRORS))
+        word, mask, parity = Errors.aligned(errors, stored.get(protected.name, NO_ERRORS))
         odd = (np.bitwise_count(mask) ^ parity) & 1 == 1
         zeroed = word[odd]
         counts = {"zeroed": len(zeroed), "sound": int((mask[odd] == 0).sum()), "unnoticed": int((~odd).sum())}
         mask = mask.copy()
         mask[odd] = protected.read(zeroed)
-        return Screened(merge(word, mask), bool(len(zeroed)), not mask[odd].any(), counts=counts)
+        return Screened(Errors.merged(word, mask), bool(len(zeroed)), not mask[odd].any(), counts=counts)
 
     def check_bits(self, protected: ProtectedWords) -> CheckBits:
         return CheckBits(protected.words, 1)

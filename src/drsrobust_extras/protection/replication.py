@@ -13,7 +13,7 @@ from drsrobust.injection.number_formats import Format
 from drsrobust.mitigation.base import Screened
 from drsrobust.mitigation.memory.base import DrawContext, StorageProtection
 from drsrobust.mitigation.memory.check_bits import copy_errors, copy_tensor
-from drsrobust.mitigation.memory.protected_words import Errors, ProtectedWords, align, merge, ones
+from drsrobust.mitigation.memory.protected_words import Errors, ProtectedWords, ones
 
 VOTES = ("median", "majority")
 
@@ -61,7 +61,7 @@ class Replication(StorageProtection):
         self, protected: ProtectedWords, errors: Errors, stored: Mapping[str, Errors], trial: DrawContext
     ) -> Screened:
         copies = [copy_errors(protected, number, stored) for number in range(1, self.copies)]
-        word, *masks = align(errors, *copies)
+        word, *masks = Errors.aligned(errors, *copies)
         remaining = np.zeros(len(word), np.uint64)
         wrong = sum(((mask != 0).astype(np.int64) for mask in masks), np.zeros(len(word), np.int64))
         lost = np.flatnonzero(wrong > self.copies // 2)  # elsewhere more than half of the copies are right
@@ -74,7 +74,9 @@ class Replication(StorageProtection):
         # A vote does not detect copies that are all wrong in the same way.
         alike = np.logical_and.reduce([mask == masks[0] for mask in masks])
         counts = {"hit": len(word), "outvoted": int((remaining != 0).sum())}
-        return Screened(merge(word, remaining), bool((~alike).any()), not remaining[~alike].any(), counts=counts)
+        return Screened(
+            Errors.merged(word, remaining), bool((~alike).any()), not remaining[~alike].any(), counts=counts
+        )
 
     def stored_tensors(self, protected: ProtectedWords, rows: np.ndarray | None) -> Iterator[TargetTensor]:
         for number in range(1, self.copies):

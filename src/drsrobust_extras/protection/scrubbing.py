@@ -16,15 +16,7 @@ from drsrobust.injection.error_models import UNITS
 from drsrobust.mitigation.base import Screened
 from drsrobust.mitigation.memory.base import DrawContext, StorageProtection
 from drsrobust.mitigation.memory.check_bits import CheckBits, label_stream
-from drsrobust.mitigation.memory.protected_words import (
-    NO_ERRORS,
-    Errors,
-    ProtectedWords,
-    align,
-    distinct,
-    merge,
-    ones,
-)
+from drsrobust.mitigation.memory.protected_words import NO_ERRORS, Errors, ProtectedWords, distinct, ones
 
 CHECKSUMS = ("crc32", "sum")
 _BITS = 32
@@ -118,10 +110,10 @@ class Scrubbing(StorageProtection):
         errors_unit = errors.index // size
         old = arrived_before(errors, errors_unit, last_visit, key, arriving_together(trial.sources))
         check = stored.get(protected.name, NO_ERRORS)
-        check = merge(check.index, arrived_before(check, check.index, last_visit, check_key, "bit"))
-        old_errors = merge(errors.index, old)
-        in_units = merge(old_errors.index // size, np.ones(len(old_errors.index), np.uint64))
-        unit, data, check_mask = align(in_units, check)
+        check = Errors.merged(check.index, arrived_before(check, check.index, last_visit, check_key, "bit"))
+        old_errors = Errors.merged(errors.index, old)
+        in_units = Errors.merged(old_errors.index // size, np.ones(len(old_errors.index), np.uint64))
+        unit, data, check_mask = Errors.aligned(in_units, check)
         if self.checksum == "sum":
             fails = _sum_change(old_errors, protected, size, unit) != self._check_change(protected, unit, check_mask)
         else:
@@ -129,7 +121,7 @@ class Scrubbing(StorageProtection):
         reloaded = unit[fails]
         remaining = np.where(np.isin(errors_unit, reloaded), errors.mask & ~old, errors.mask)
         counts = {"reloaded": len(reloaded), "sound": int((data[fails] == 0).sum()), "escaped": int((~fails).sum())}
-        return Screened(merge(errors.index, remaining), bool(len(reloaded)), True, counts=counts)
+        return Screened(Errors.merged(errors.index, remaining), bool(len(reloaded)), True, counts=counts)
 
     def check_bits(self, protected: ProtectedWords) -> CheckBits:
         return CheckBits(self._n_units(protected), _BITS)

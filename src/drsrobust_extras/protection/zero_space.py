@@ -15,7 +15,7 @@ from drsrobust.injection.number_formats import Format
 from drsrobust.mitigation.base import Screened
 from drsrobust.mitigation.memory.base import DrawContext, StorageProtection
 from drsrobust.mitigation.memory.ecc import ACTIONS, decode_errors, secded
-from drsrobust.mitigation.memory.protected_words import Errors, ProtectedWords, merge
+from drsrobust.mitigation.memory.protected_words import Errors, ProtectedWords
 
 _DATA_BITS = 57  # of a block: 7 bytes without their second highest bit, and a whole one
 _FREE, _TOP = np.uint64(6), np.uint64(7)  # bit numbers: the free bit of a byte, and the bit it repeats
@@ -96,8 +96,8 @@ class ZeroSpaceECC(StorageProtection):
         block, place = number[in_block] // 8, (number[in_block] % 8).astype(np.uint64)
         mask = errors.mask[in_block]
         check = np.where(place < 7, ((mask >> _FREE) & _ONE) << place, np.uint64(0))
-        data = merge(block, _fold(mask, place))
-        blocks = decode_errors(secded(_DATA_BITS), data, merge(block, check), protected.blocks * _DATA_BITS)
+        data = Errors.merged(block, _fold(mask, place))
+        blocks = decode_errors(secded(_DATA_BITS), data, Errors.merged(block, check), protected.blocks * _DATA_BITS)
         values = protected.read(protected.places(blocks.index).ravel()).reshape(-1, 8)
         _check_room(protected, blocks.index, values)
         parts = np.arange(8, dtype=np.uint64)
@@ -106,7 +106,7 @@ class ZeroSpaceECC(StorageProtection):
             zero = np.uint64(protected.inverse << 7)
             wrong[blocks.given_up] = (values ^ zero)[blocks.given_up] if self.uncorrectable == "zero" else 0
         index = np.append(protected.places(blocks.index).ravel(), errors.index[~in_block])
-        remaining = merge(index, np.append(wrong.ravel(), errors.mask[~in_block]))
+        remaining = Errors.merged(index, np.append(wrong.ravel(), errors.mask[~in_block]))
         return blocks.result(remaining, self.uncorrectable)
 
 

@@ -19,7 +19,7 @@ from drsrobust.injection.error_models import equal_before
 from drsrobust.introspection.tensors import listed
 from drsrobust.mitigation.base import Cost, Mitigation, Screened, confined_name, tensor_names
 from drsrobust.mitigation.memory.check_bits import CheckBits, label_stream
-from drsrobust.mitigation.memory.protected_words import Errors, ProtectedWords, merge
+from drsrobust.mitigation.memory.protected_words import Errors, ProtectedWords
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -208,7 +208,7 @@ class StorageProtection(Mitigation):
                 )
         stored: dict[str, dict[str, Errors]] = {}
         for (tensor, name), parts in hits.items():
-            errors = merge(*map(np.concatenate, zip(*parts, strict=True)))
+            errors = Errors.merged(*map(np.concatenate, zip(*parts, strict=True)))
             if name == tensor:
                 errors = self.check_bits(protected[tensor]).unpacked(protected[tensor], errors)
             stored.setdefault(tensor, {})[name] = errors

@@ -19,16 +19,7 @@ import torch
 from drsrobust.injection.address_space import TargetTensor
 from drsrobust.injection.number_formats import Format
 from drsrobust.injection.sequential_arrivals import SCREEN
-from drsrobust.mitigation.memory.protected_words import (
-    NO_ERRORS,
-    Errors,
-    ProtectedWords,
-    bit_mask,
-    distinct,
-    merge,
-    ones,
-    wrong_bits,
-)
+from drsrobust.mitigation.memory.protected_words import NO_ERRORS, Errors, ProtectedWords, bit_mask, distinct, ones
 
 
 @cache
@@ -60,10 +51,10 @@ class CheckBits(NamedTuple):
 
     def unpacked(self, protected: ProtectedWords, errors: Errors) -> Errors:
         """Errors in words of that tensor as errors in the check bits of units."""
-        word, bit = wrong_bits(errors)
+        word, bit = errors.wrong_bits()
         place = word * protected.width + bit
         used = place < self.units * self.bits
-        return merge(place[used] // self.bits, bit_mask(place[used] % self.bits))
+        return Errors.merged(place[used] // self.bits, bit_mask(place[used] % self.bits))
 
 
 def copy_name(protected: ProtectedWords, number: int) -> str:

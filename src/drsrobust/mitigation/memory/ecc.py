@@ -13,15 +13,7 @@ from drsrobust.injection import Target
 from drsrobust.mitigation.base import Screened
 from drsrobust.mitigation.memory.base import DrawContext, StorageProtection
 from drsrobust.mitigation.memory.check_bits import CheckBits
-from drsrobust.mitigation.memory.protected_words import (
-    NO_ERRORS,
-    Errors,
-    ProtectedWords,
-    align,
-    merge,
-    regroup,
-    units_of,
-)
+from drsrobust.mitigation.memory.protected_words import NO_ERRORS, Errors, ProtectedWords, units_of
 
 CLEAN, CORRECTED, UNCORRECTABLE = range(3)
 ACTIONS = ("keep", "zero", "restore")
@@ -176,7 +168,7 @@ def decode_errors(code: SECDED, data: Errors, check: Errors, size: int) -> Decod
         data, check: errors in data bits and in check bits, by code word.
         size: data bits of all code words; the last one may be short.
     """
-    index, wrong, check_errors = align(data, check)
+    index, wrong, check_errors = Errors.aligned(data, check)
     result = code.decode(wrong, check_errors)
     last = np.flatnonzero(index == size // code.data_bits)  # a short last code word
     past_end = last[result.words[last] >> np.uint64(size % code.data_bits) != 0]
@@ -255,14 +247,14 @@ class ECC(StorageProtection):
         self, protected: ProtectedWords, errors: Errors, stored: Mapping[str, Errors], trial: DrawContext
     ) -> Screened:
         size = self.code.data_bits
-        data, check = regroup(errors, protected.width, size), stored.get(protected.name, NO_ERRORS)
+        data, check = errors.regrouped(protected.width, size), stored.get(protected.name, NO_ERRORS)
         blocks = decode_errors(self.code, data, check, protected.words * protected.width)
         mask = blocks.mask
         if self.uncorrectable != "keep":
             mask = mask.copy()
             given_up = blocks.index[blocks.given_up]
             mask[blocks.given_up] = protected.read_blocks(given_up, size) if self.uncorrectable == "zero" else 0
-        return blocks.result(regroup(merge(blocks.index, mask), size, protected.width), self.uncorrectable)
+        return blocks.result(Errors.merged(blocks.index, mask).regrouped(size, protected.width), self.uncorrectable)
 
     def check_bits(self, protected: ProtectedWords) -> CheckBits:
         return CheckBits(-(-protected.words * protected.width // self.code.data_bits), self.code.check_bits)

@@ -19,71 +19,69 @@ class Errors(NamedTuple):
     index: np.ndarray
     mask: np.ndarray
 
+    @classmethod
+    def merged(cls, index: np.ndarray, mask: np.ndarray, combine: np.ufunc = np.bitwise_or) -> "Errors":
+        """Masks [n] in any order as errors: empty ones are dropped, then those of one unit are combined."""
+        nonzero = mask != 0
+        if not nonzero.all():
+            index, mask = index[nonzero], mask[nonzero]
+        if len(index) > 1 and (index[1:] < index[:-1]).any():
+            order = np.argsort(index, kind="stable")
+            index, mask = index[order], mask[order]
+        starts = np.flatnonzero(np.append(True, index[1:] != index[:-1])) if len(index) else index
+        if len(starts) == len(index):
+            return cls(index, mask)
+        return cls(index[starts], combine.reduceat(mask, starts))
+
+    @staticmethod
+    def aligned(*several: "Errors") -> tuple[np.ndarray, ...]:
+        """All units with an error in any argument (int64 [n], ascending), then the masks of each argument there [n]."""
+        hit = [errors.index for errors in several if len(errors.index)]
+        index = hit[0] if len(hit) == 1 else distinct(np.sort(np.concatenate([NO_ERRORS.index, *hit]), kind="stable"))
+        masks = []
+        for errors in several:
+            if len(errors.index) == len(index):
+                masks.append(errors.mask)
+                continue
+            mask = np.zeros(len(index), np.uint64)
+            mask[np.searchsorted(index, errors.index)] = errors.mask
+            masks.append(mask)
+        return index, *masks
+
+    def wrong_bits(self) -> tuple[np.ndarray, np.ndarray]:
+        """Unit and bit number (int64 [m]) of every wrong bit, ascending by unit, then bit."""
+        if not len(self.index):
+            return NO_ERRORS.index, NO_ERRORS.index
+        units, bits = [], []
+        for bit in range(int(np.bitwise_or.reduce(self.mask)).bit_length()):
+            hit = np.flatnonzero(self.mask & np.uint64(1 << bit))
+            units.append(hit)
+            bits.append(np.full(len(hit), bit))
+        unit, bit = np.concatenate(units), np.concatenate(bits)
+        order = np.argsort(unit, kind="stable")
+        return self.index[unit[order]], bit[order]
+
+    def regrouped(self, width: int, new_width: int) -> "Errors":
+        """The errors in units of `width` bits as errors in units of `new_width` bits of the same memory (little-endian).
+
+        One width is a multiple of the other."""
+        if width == new_width:
+            return self
+        if width < new_width:
+            per = new_width // width
+            shift = (self.index % per * width).astype(np.uint64)
+            return Errors.merged(self.index // per, self.mask << shift)
+        part = np.arange(width // new_width)
+        mask = (self.mask[:, None] >> (part * new_width).astype(np.uint64)) & ones(new_width)
+        return Errors.merged((self.index[:, None] * len(part) + part).ravel(), mask.ravel())
+
 
 NO_ERRORS = Errors(np.empty(0, np.int64), np.empty(0, np.uint64))
-
-
-def merge(index: np.ndarray, mask: np.ndarray, combine: np.ufunc = np.bitwise_or) -> Errors:
-    """Masks [n] in any order as `Errors`: empty ones are dropped, then those of one unit are combined."""
-    nonzero = mask != 0
-    if not nonzero.all():
-        index, mask = index[nonzero], mask[nonzero]
-    if len(index) > 1 and (index[1:] < index[:-1]).any():
-        order = np.argsort(index, kind="stable")
-        index, mask = index[order], mask[order]
-    starts = np.flatnonzero(np.append(True, index[1:] != index[:-1])) if len(index) else index
-    if len(starts) == len(index):
-        return Errors(index, mask)
-    return Errors(index[starts], combine.reduceat(mask, starts))
-
-
-def align(*several: Errors) -> tuple[np.ndarray, ...]:
-    """All units with an error in any argument (int64 [n], ascending), then the masks of each argument there [n]."""
-    hit = [errors.index for errors in several if len(errors.index)]
-    index = hit[0] if len(hit) == 1 else distinct(np.sort(np.concatenate([NO_ERRORS.index, *hit]), kind="stable"))
-    masks = []
-    for errors in several:
-        if len(errors.index) == len(index):
-            masks.append(errors.mask)
-            continue
-        mask = np.zeros(len(index), np.uint64)
-        mask[np.searchsorted(index, errors.index)] = errors.mask
-        masks.append(mask)
-    return index, *masks
 
 
 def distinct(ascending: np.ndarray) -> np.ndarray:
     """The distinct values of an ascending array. (NumPy's `unique` is many times slower on millions of values.)"""
     return ascending[np.append(True, ascending[1:] != ascending[:-1])] if len(ascending) else ascending
-
-
-def wrong_bits(errors: Errors) -> tuple[np.ndarray, np.ndarray]:
-    """Unit and bit number (int64 [m]) of every wrong bit, ascending by unit, then bit."""
-    if not len(errors.index):
-        return NO_ERRORS.index, NO_ERRORS.index
-    units, bits = [], []
-    for bit in range(int(np.bitwise_or.reduce(errors.mask)).bit_length()):
-        hit = np.flatnonzero(errors.mask & np.uint64(1 << bit))
-        units.append(hit)
-        bits.append(np.full(len(hit), bit))
-    unit, bit = np.concatenate(units), np.concatenate(bits)
-    order = np.argsort(unit, kind="stable")
-    return errors.index[unit[order]], bit[order]
-
-
-def regroup(errors: Errors, width: int, new_width: int) -> Errors:
-    """Errors in units of `width` bits as errors in units of `new_width` bits of the same memory (little-endian).
-
-    One width is a multiple of the other."""
-    if width == new_width:
-        return errors
-    if width < new_width:
-        per = new_width // width
-        shift = (errors.index % per * width).astype(np.uint64)
-        return merge(errors.index // per, errors.mask << shift)
-    part = np.arange(width // new_width)
-    mask = (errors.mask[:, None] >> (part * new_width).astype(np.uint64)) & ones(new_width)
-    return merge((errors.index[:, None] * len(part) + part).ravel(), mask.ravel())
 
 
 def units_of(words: np.ndarray, width: int, new_width: int) -> np.ndarray:
@@ -186,7 +184,7 @@ class BitSubset:
 
     def positions(self, errors: Errors) -> np.ndarray:
         """Numbers (ascending) of wrong bits, all of which must be in the subset."""
-        local, bit = wrong_bits(errors)
+        local, bit = errors.wrong_bits()
         place = local % len(self.masks)
         below = self.masks[place] & (bit_mask(bit) - np.uint64(1))
         return local // len(self.masks) * self._per_unit + self._first[place] + np.bitwise_count(below)
