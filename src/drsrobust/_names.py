@@ -65,11 +65,15 @@ NAMES = {
         "drsrobust.campaign.merging": "merge",
         "drsrobust.campaign.model_file": "NotPicklable",
         "drsrobust.campaign.partition": "bit_partition",
+        "drsrobust.campaign.sampling": "LEAST_TRIALS PILOT_MAPS",
+        "drsrobust.campaign.schedule": "SHORTEST_CHUNK",
         "drsrobust.campaign.store": "Store StoreError",
+        "drsrobust.campaign.table": "SCHEMA",
         "drsrobust.campaign.workers": "WorkersDied",
     },
     "drsrobust.data": {
-        "drsrobust.data.dataset": "Dataset Feature Ids Schema Split",
+        "drsrobust.data.cache": "DATA_MANIFEST",
+        "drsrobust.data.dataset": "DATA_TASKS Dataset Feature Ids Schema SKIPPED Skipped Split",
         "drsrobust.data.own_batches": "Batches from_batches",
         "drsrobust.data.own_rows": "from_frame from_tensors",
         "drsrobust.data.row_stream": "stream StreamedRows StreamError",
@@ -88,15 +92,18 @@ NAMES = {
         "drsrobust.injection.address_space": "AddressSpace",
         "drsrobust.injection.apply": "applied_maps AppliedMap ErrorMapMismatch open_in restore restore_leftovers",
         "drsrobust.injection.bit_errors": "BitFlip FixedCount SingleBit StuckAt",
-        "drsrobust.injection.critical_bits": "CriticalBits",
-        "drsrobust.injection.error_clock": "ErrorClock",
+        "drsrobust.injection.critical_bits": "CriticalBits SPREAD",
+        "drsrobust.injection.error_clock": "ErrorClock VERSION",
         "drsrobust.injection.error_map": "ErrorMap",
-        "drsrobust.injection.error_models": "ErrorModel Sum",
+        "drsrobust.injection.error_models": "ErrorModel Sum UNITS",
         "drsrobust.injection.inject": "inject Injection",
+        "drsrobust.injection.number_formats": "Bits",
         "drsrobust.injection.rank": "Rank",
         "drsrobust.injection.rows": "Rows",
-        "drsrobust.injection.targets": "as_target Dtype OptimizerState resolve Target",
+        "drsrobust.injection.sequential_arrivals": "VALUE",
+        "drsrobust.injection.targets": "as_target Dtype OptimizerState resolve Target TargetLike",
         "drsrobust.injection.transient": "Activations Gradients InjectionError Inputs Transient",
+        "drsrobust.injection.words": "INTEGER_OF_BYTES",
         "drsrobust_extras.protection.field_errors": "Burst MultiBit RandomValue RandomWord RowError",
         "drsrobust_extras.protection.memory_faults": "MemoryFault",
         "drsrobust_extras.protection.memory_map": "Geometry",
@@ -105,9 +112,10 @@ NAMES = {
         "drsrobust.mitigation.activations.clipping": "ActivationClipping",
         "drsrobust.mitigation.activations.nan_guard": "NaNGuard",
         "drsrobust.mitigation.activations.sites": "clip_sites KINDS",
-        "drsrobust.mitigation.base": "Composed Cost Detection Mitigation Screened",
+        "drsrobust.mitigation.base": "Composed Cost Detection FIT_BATCH Mitigation Screened",
         "drsrobust.mitigation.memory.base": "storage_overhead StorageProtection",
-        "drsrobust.mitigation.memory.ecc": "ECC SECDED",
+        "drsrobust.mitigation.memory.ecc": "ACTIONS CLEAN CORRECTED ECC SECDED secded UNCORRECTABLE",
+        "drsrobust.mitigation.memory.protected_words": "NO_ERRORS",
         "drsrobust.mitigation.memory.weight_range": "WeightRange",
         "drsrobust_extras.protection.abft.embedding": "ABFTEmbeddingBag",
         "drsrobust_extras.protection.abft.linear": "ABFTLinear",
@@ -120,9 +128,109 @@ NAMES = {
         "drsrobust_extras.protection.zero_space": "reserve_bits ZeroSpaceECC",
     },
     "drsrobust.models": {
-        "drsrobust.models.registry": "build_model default_sizes describe Entry model_name MODELS",
-        "drsrobust.models.scoring": "padded_batches score Scoring state_checksum state_digest",
+        "drsrobust.models.layers": "check_sizes embedding_tables empty_layers Fields FirstOrderModel mlp",
+        "drsrobust.models.registry": "build_model default_sizes describe Entry model_name MODELS register",
+        "drsrobust.models.scoring": (
+            "BATCH padded_batches PaddedBatches score Scoring state_checksum state_digest tensors_digest"
+        ),
         "drsrobust_extras.data.stored_as": "stored_as",
+    },
+    "drsrobust.introspection": {
+        "drsrobust.introspection.calling": "Forward",
+        "drsrobust.introspection.embedding_modules": "pooled_tables quantized_tables QuantizedTable",
+        "drsrobust.introspection.tensors": "component_of components has_group listed named_tensors",
+        "drsrobust.introspection.wrappers": "named_modules",
+    },
+    "drsrobust.metrics": {
+        "drsrobust.metrics.auc": "auc auc_difference auc_interval",
+        "drsrobust.metrics.changes": (
+            "decision_changed decision_changed_no_click deviated DEVIATIONS median_change nan_share "
+            "score_changed spearman"
+        ),
+        "drsrobust.metrics.incremental": "BaselineMetrics",
+        "drsrobust.metrics.log_loss": "calibration log_loss normalised_entropy P_MIN probabilities served",
+        "drsrobust.metrics.names": "NAMES",
+        "drsrobust.metrics.own": "own_metrics OwnMetric",
+        "drsrobust.metrics.ranking": "hit_rate list_changed ndcg recall topk_overlap UserLists users_harmed",
+        "drsrobust.metrics.tasks": "ClickMetrics MultiMetrics RankMetrics",
+        "drsrobust.statistics.summary": "known_bounds",
+    },
+    "drsrobust.statistics": {
+        "drsrobust.statistics.columns": "check_table CONDITION DECISIONS ENDS identifying MITIGATION NONE",
+        "drsrobust.statistics.intervals": (
+            "bootstrap_interval bounded_interval CONFIDENCE mean_interval quantile_interval rule_of_three "
+            "stringer_interval wilson"
+        ),
+        "drsrobust.statistics.pvf": "DEFINITIONS pvf",
+        "drsrobust.statistics.random_effects": "across_models",
+        "drsrobust.statistics.recovery": "recovery",
+        "drsrobust.statistics.strata": "ALL DROP FEW_TRIALS LOSS_IS_BOUNDED Strata STRATUM WEIGHT",
+        "drsrobust.statistics.summary": "corrected_exactly INTERVAL summarise",
+    },
+    "drsrobust.training": {
+        "drsrobust.training.checkpoint": (
+            "CheckpointError load_optimizer optimizer_tensors read_checkpoint save_checkpoint"
+        ),
+        "drsrobust.training.fit": "Epoch fit Trainer",
+        "drsrobust.training.load": "default_settings load_model load_models",
+        "drsrobust.training.settings": "Settings",
+    },
+    "drsrobust.extend": {
+        "drsrobust._amounts": "amount",
+        "drsrobust._arguments": (
+            "check_instance check_items check_names check_number check_rate check_seed check_text check_truth "
+            "check_whole wrong"
+        ),
+        "drsrobust._choices": "check_choice unknown",
+        "drsrobust._files": (
+            "cache_folder exclusive expanded make_folder new_file new_folder other_file private_folder "
+            "put_in_place stale_parts"
+        ),
+        "drsrobust._hashing": "canonical_json digest file_digest folder_digests splitmix64",
+        "drsrobust._processes": "check_script process_context threads",
+        "drsrobust._progress": "count_done progress_bar",
+        "drsrobust._provenance": "machine versions",
+        "drsrobust._types": "fits type_name",
+        "drsrobust.campaign.conditions": "Condition condition_triples resolve_target",
+        "drsrobust.campaign.sampling": "strata_of StratifiedTable",
+        "drsrobust.campaign.schedule": "Chunk",
+        "drsrobust.campaign.shards": "Shard",
+        "drsrobust.campaign.stored_trials": "check_run raised_trials StoredTrials",
+        "drsrobust.campaign.table": "stored_schema",
+        "drsrobust.campaign.trial": "audit run_trials trial_seed worker",
+        "drsrobust.campaign.trial_code": "check_worker_code model_code surrounding_code",
+        "drsrobust.campaign.workers": "new_key",
+        "drsrobust.data.cache": "open_folder",
+        "drsrobust.data.dataset": "read_skipped",
+        "drsrobust.evaluation.affected_rows": "AffectedRows",
+        "drsrobust.evaluation.evaluator": "check_evaluator",
+        "drsrobust.evaluation.gradients": "gradients",
+        "drsrobust.injection.address_space": "TargetTensor",
+        "drsrobust.injection.critical_bits": "check_critical_bits harmful_pilots pilots_of Stratum",
+        "drsrobust.injection.error_clock": "scaled uniform",
+        "drsrobust.injection.error_map": "MapSource",
+        "drsrobust.injection.error_models": "draw_words from_bits from_sorted_words from_words",
+        "drsrobust.injection.number_formats": "bit_set Format",
+        "drsrobust.injection.words": "WordView",
+        "drsrobust.introspection.calling": "call device_of on_device_of",
+        "drsrobust.introspection.code_digest": "short_digest",
+        "drsrobust.introspection.embedding_modules": (
+            "is_quantized_collection output_names pooled_table_name pooled_weight sparse_type "
+            "tables_in_output_order torchrec"
+        ),
+        "drsrobust.introspection.nested": "tensors_of",
+        "drsrobust.introspection.numerics": "numerics",
+        "drsrobust.introspection.sharded": "is_sharded",
+        "drsrobust.introspection.wrappers": (
+            "add_forward_hook add_forward_pre_hook check_module evaluating is_compiled is_script requiring_gradients"
+        ),
+        "drsrobust.mitigation.base": "ActiveMitigation attached_mitigations confined_name Handle tensor_names within",
+        "drsrobust.mitigation.memory.base": "DrawContext",
+        "drsrobust.mitigation.memory.check_bits": "CheckBits copy_errors copy_tensor label_stream",
+        "drsrobust.mitigation.memory.ecc": "counted decode_errors DecodedBlocks",
+        "drsrobust.mitigation.memory.protected_words": (
+            "bit_mask BitSubset distinct Errors ones ProtectedWords units_of"
+        ),
     },
 }
 

@@ -10,15 +10,13 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from drsrobust._progress import progress_bar
 from drsrobust.data import Split
 from drsrobust.evaluation import Evaluator, ReachWarning
+from drsrobust.extend import evaluating, progress_bar
 from drsrobust.injection import AddressSpace, ErrorMap, SingleBit, resolve
-from drsrobust.introspection.wrappers import evaluating
 from drsrobust.mitigation import Composed, Mitigation
 from drsrobust.models import model_name
-from drsrobust.statistics.intervals import wilson
-from drsrobust.statistics.summary import summarise
+from drsrobust.statistics import summarise, wilson
 from drsrobust_study.findings import EXACT, exact_share
 from drsrobust_study.mitigations import Case, bag_checks, layer_checks
 from drsrobust_study.rounding import beyond_rounding

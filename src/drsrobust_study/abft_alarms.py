@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
-from drsrobust.campaign.campaign import Campaign
+from drsrobust.campaign import Campaign
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import Activations, BitFlip
 from drsrobust.mitigation import Mitigation

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from drsrobust.introspection.tensors import components, named_tensors
+from drsrobust.introspection import components, named_tensors
 from drsrobust.models import model_name
 from drsrobust_study.statements import interval
 

@@ -4,12 +4,10 @@ for one kind of table."""
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from drsrobust._provenance import machine, versions
 from drsrobust.data import Split
 from drsrobust.evaluation import Evaluator
-from drsrobust.statistics.intervals import CONFIDENCE
-from drsrobust.statistics.pvf import DEFINITIONS
-from drsrobust.statistics.summary import INTERVAL
+from drsrobust.extend import machine, versions
+from drsrobust.statistics import CONFIDENCE, DEFINITIONS, INTERVAL
 from drsrobust_study.model_factors import FACTORS
 
 if TYPE_CHECKING:

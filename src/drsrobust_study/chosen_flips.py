@@ -6,15 +6,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
-from drsrobust._progress import progress_bar
 from drsrobust.campaign import Campaign
 from drsrobust.evaluation import Evaluator
+from drsrobust.extend import progress_bar
 from drsrobust.injection import AddressSpace, ErrorMap, FixedCount
-from drsrobust.mitigation import ECC, WeightRange
-from drsrobust.mitigation.base import Screened
-from drsrobust.statistics.columns import ENDS
-from drsrobust.statistics.intervals import stringer_interval
-from drsrobust.statistics.summary import summarise
+from drsrobust.mitigation import ECC, Screened, WeightRange
+from drsrobust.statistics import ENDS, stringer_interval, summarise
 from drsrobust_extras.experiments.allowed_flips import Allowed, blocks
 from drsrobust_extras.experiments.chosen_flips import WorstCase
 from drsrobust_study.effects import of_table, over_trainings, table

@@ -3,11 +3,10 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from drsrobust.introspection.tensors import components
-from drsrobust.metrics import log_loss, normalised_entropy
-from drsrobust.metrics.auc import auc_interval
+from drsrobust.introspection import components
+from drsrobust.metrics import auc_interval, log_loss, normalised_entropy
 from drsrobust.models import padded_batches, score
-from drsrobust.statistics.intervals import CONFIDENCE
+from drsrobust.statistics import CONFIDENCE
 from drsrobust_extras.data.movielens import read_ratings
 from drsrobust_extras.data.registry import RATINGS, SOURCES, find_files, split_dataset_name
 from drsrobust_study.statements import interval

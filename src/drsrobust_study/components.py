@@ -15,12 +15,8 @@ from torch import nn
 from drsrobust.campaign import bit_partition
 from drsrobust.data import Split
 from drsrobust.injection import FixedCount, Target, as_target, resolve
-from drsrobust.introspection.tensors import component_of, listed, named_modules
-from drsrobust.statistics.columns import ENDS
-from drsrobust.statistics.intervals import CONFIDENCE
-from drsrobust.statistics.pvf import DEFINITIONS
-from drsrobust.statistics.random_effects import across_models
-from drsrobust.statistics.strata import LOSS_IS_BOUNDED, STRATUM, WEIGHT, Strata
+from drsrobust.introspection import component_of, listed, named_modules
+from drsrobust.statistics import CONFIDENCE, DEFINITIONS, ENDS, LOSS_IS_BOUNDED, STRATUM, WEIGHT, Strata, across_models
 from drsrobust_study import statements
 from drsrobust_study.part_curves import MLP, PARTS, TABLE
 

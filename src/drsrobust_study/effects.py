@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from drsrobust.statistics.columns import ENDS
+from drsrobust.statistics import ENDS
 from drsrobust_study.statements import LEAST, interval
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from math import isinf
 from numbers import Real
 
-from drsrobust.statistics.intervals import CONFIDENCE
+from drsrobust.statistics import CONFIDENCE
 
 EXACT = "exact binomial (Clopper-Pearson)"
 

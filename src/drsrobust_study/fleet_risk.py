@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from drsrobust.statistics.columns import ENDS
+from drsrobust.statistics import ENDS
 from drsrobust_extras.pages.plots.curves import mitigation_label
 from drsrobust_study.findings import interval, number
 

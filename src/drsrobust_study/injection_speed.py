@@ -18,10 +18,8 @@ import pandas as pd
 import torch
 from torch import nn
 
-from drsrobust._choices import unknown
-from drsrobust._processes import process_context
-from drsrobust._progress import progress_bar
-from drsrobust.injection.words import INTEGER_OF_BYTES
+from drsrobust.extend import process_context, progress_bar, unknown
+from drsrobust.injection import INTEGER_OF_BYTES
 from drsrobust_extras.risk.timing import available_kib, cpu_seconds, data_kib, peak, resident
 from drsrobust_study.injectors import METHODS, OURS, Method, cannot
 from drsrobust_study.statements import values

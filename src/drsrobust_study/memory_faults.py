@@ -3,11 +3,19 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from drsrobust.campaign.sampling import StratifiedTable
 from drsrobust.data import Split
-from drsrobust.statistics.columns import CONDITION, ENDS, MITIGATION, identifying
-from drsrobust.statistics.strata import ALL, STRATUM, WEIGHT
-from drsrobust.statistics.summary import corrected_exactly, summarise
+from drsrobust.extend import StratifiedTable
+from drsrobust.statistics import (
+    ALL,
+    CONDITION,
+    ENDS,
+    MITIGATION,
+    STRATUM,
+    WEIGHT,
+    corrected_exactly,
+    identifying,
+    summarise,
+)
 from drsrobust_extras.protection.memory_faults import CHIPS, DATA_CHIPS
 from drsrobust_study.components import stratified_loss
 from drsrobust_study.effects import of_table, over_trainings, pooled, table

@@ -10,8 +10,8 @@ import pandas as pd
 import torch
 from torch import nn
 
-from drsrobust._progress import progress_bar
 from drsrobust.data import Split
+from drsrobust.extend import progress_bar
 from drsrobust.injection import resolve
 from drsrobust.mitigation import ECC, ActivationClipping, Mitigation, NaNGuard, WeightRange
 from drsrobust.models import build_model

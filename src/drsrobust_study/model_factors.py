@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from drsrobust._progress import count_done, progress_bar
+from drsrobust.extend import count_done, progress_bar
 from drsrobust.injection import BitFlip, ErrorMap, inject
 from drsrobust.metrics import deviated
 from drsrobust.models import build_model

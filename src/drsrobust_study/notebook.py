@@ -10,9 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import drsrobust
-from drsrobust._choices import unknown
-from drsrobust._provenance import machine, versions
-from drsrobust._types import fits, type_name
+from drsrobust.extend import fits, machine, type_name, unknown, versions
 
 if TYPE_CHECKING:
     from drsrobust.evaluation import Evaluator

@@ -9,9 +9,8 @@ from drsrobust.campaign import Campaign, bit_partition
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip
 from drsrobust.introspection import components
-from drsrobust.metrics.auc import auc_difference
-from drsrobust.statistics.columns import ENDS
-from drsrobust.statistics.summary import summarise
+from drsrobust.metrics import auc_difference
+from drsrobust.statistics import ENDS, summarise
 from drsrobust_extras.data.stored_as import stored_as
 from drsrobust_extras.protection.bit_protection import BitProtection
 from drsrobust_study.components import single_errors, stratified_loss

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from drsrobust.injection import SingleBit, inject
-from drsrobust.introspection.tensors import named_tensors
+from drsrobust.introspection import named_tensors
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,8 +9,8 @@ import numpy as np
 
 from drsrobust.campaign import Campaign
 from drsrobust.injection import BitFlip, CriticalBits
-from drsrobust.introspection.tensors import components, has_group
-from drsrobust.statistics.summary import summarise
+from drsrobust.introspection import components, has_group
+from drsrobust.statistics import summarise
 from drsrobust_study.effects import campaign_seed
 from drsrobust_study.shards import run_campaign
 from drsrobust_study.statements import interval, values

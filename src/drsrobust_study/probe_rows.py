@@ -5,14 +5,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust._progress import progress_bar
 from drsrobust.campaign import bit_partition
 from drsrobust.data import Split
 from drsrobust.evaluation import Evaluator
+from drsrobust.extend import progress_bar
 from drsrobust.injection import FixedCount, resolve
-from drsrobust.statistics.columns import ENDS
-from drsrobust.statistics.intervals import wilson
-from drsrobust.statistics.strata import LOSS_IS_BOUNDED, STRATUM, WEIGHT, Strata
+from drsrobust.statistics import ENDS, LOSS_IS_BOUNDED, STRATUM, WEIGHT, Strata, wilson
 from drsrobust_extras.experiments.probe_rows import NOT_READ, OUTCOMES, ProbeRows
 from drsrobust_study.components import BOUNDED, layer_partition
 from drsrobust_study.effects import over_trainings, pooled
@@ -21,7 +19,7 @@ from drsrobust_study.effects import table as effect_table
 if TYPE_CHECKING:
     import pandas as pd
 
-    from drsrobust.injection.targets import TargetLike
+    from drsrobust.injection import TargetLike
 
 WHOLE, DENSE, TABLES = PARTS = "whole model", "dense layers", "tables"
 MORE = 4  # times `trials`, spread over all strata of a part

@@ -5,9 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.statistics.columns import ENDS
-from drsrobust.statistics.random_effects import across_models
-from drsrobust.statistics.recovery import recovery
+from drsrobust.statistics import ENDS, across_models, recovery
 
 if TYPE_CHECKING:
     import pandas as pd

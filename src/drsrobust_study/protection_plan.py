@@ -8,8 +8,7 @@ from torch import nn
 
 from drsrobust.data import Split
 from drsrobust.mitigation import ECC, ActivationClipping, Mitigation, WeightRange
-from drsrobust.statistics.columns import ENDS, NONE
-from drsrobust.statistics.recovery import recovery
+from drsrobust.statistics import ENDS, NONE, recovery
 from drsrobust_extras.protection.abft.linear import ABFTLinear
 from drsrobust_extras.protection.bit_protection import BitProtection
 from drsrobust_extras.protection.parity import ParityZero

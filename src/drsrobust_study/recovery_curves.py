@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from drsrobust.campaign.campaign import Campaign
+from drsrobust.campaign import Campaign
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, CriticalBits, resolve
 from drsrobust.mitigation import Mitigation
-from drsrobust.statistics.columns import NONE
+from drsrobust.statistics import NONE
 from drsrobust_extras.protection.bit_protection import BitProtection
 from drsrobust_study.as_released import clippings
 from drsrobust_study.effects import campaign_seed

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from drsrobust.data import Split
-from drsrobust.introspection.tensors import named_modules
+from drsrobust.introspection import named_modules
 from drsrobust_extras.protection.abft.base import run
 from drsrobust_extras.protection.abft.embedding import ABFTEmbeddingBag
 from drsrobust_extras.protection.abft.embedding_checks import BagCheck

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from drsrobust.statistics.intervals import CONFIDENCE, rule_of_three
+from drsrobust.statistics import CONFIDENCE, rule_of_three
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from drsrobust.injection import Activations, FixedCount, Gradients, Inputs, OptimizerState
-from drsrobust.introspection.tensors import components
-from drsrobust.statistics.columns import ENDS
-from drsrobust.statistics.strata import STRATUM, WEIGHT, Strata
+from drsrobust.introspection import components
+from drsrobust.statistics import ENDS, STRATUM, WEIGHT, Strata
 from drsrobust_extras.experiments.training_errors.campaign import HARMFUL
 from drsrobust_study.effects import measured
 from drsrobust_study.effects import table as effect_table

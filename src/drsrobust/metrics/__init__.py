@@ -9,6 +9,7 @@ rank correlation it ties with every other row.
 and `RankMetrics` do so for the tasks of an evaluator, and `OwnMetric` is a user's function.
 """
 
+from drsrobust._names import face
 from drsrobust.metrics.auc import auc
 from drsrobust.metrics.changes import (
     DEVIATIONS,
@@ -28,35 +29,4 @@ from drsrobust.metrics.ranking import UserLists, hit_rate, list_changed, ndcg, r
 from drsrobust.metrics.tasks import ClickMetrics, MultiMetrics, RankMetrics
 from drsrobust.statistics.summary import known_bounds
 
-__all__ = [
-    "DEVIATIONS",
-    "NAMES",
-    "P_MIN",
-    "BaselineMetrics",
-    "ClickMetrics",
-    "MultiMetrics",
-    "OwnMetric",
-    "RankMetrics",
-    "UserLists",
-    "auc",
-    "calibration",
-    "deviated",
-    "decision_changed",
-    "decision_changed_no_click",
-    "users_harmed",
-    "hit_rate",
-    "known_bounds",
-    "log_loss",
-    "median_change",
-    "score_changed",
-    "nan_share",
-    "ndcg",
-    "normalised_entropy",
-    "own_metrics",
-    "probabilities",
-    "recall",
-    "list_changed",
-    "served",
-    "spearman",
-    "topk_overlap",
-]
+__getattr__, __dir__, __all__ = face(__name__)

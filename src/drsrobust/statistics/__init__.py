@@ -1,5 +1,6 @@
 """Estimates with intervals from tables of trials. The modules know only arrays and DataFrames."""
 
+from drsrobust._names import face
 from drsrobust.statistics.intervals import (
     bootstrap_interval,
     bounded_interval,
@@ -13,15 +14,4 @@ from drsrobust.statistics.random_effects import across_models
 from drsrobust.statistics.recovery import recovery
 from drsrobust.statistics.summary import summarise
 
-__all__ = [
-    "across_models",
-    "bootstrap_interval",
-    "bounded_interval",
-    "mean_interval",
-    "pvf",
-    "quantile_interval",
-    "recovery",
-    "summarise",
-    "rule_of_three",
-    "wilson",
-]
+__getattr__, __dir__, __all__ = face(__name__)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from drsrobust.data.dataset import Schema
-from drsrobust.models.layers import Fields, FirstOrderModel, check_sizes, mlp
+from drsrobust.data import Schema
+from drsrobust.models import Fields, FirstOrderModel, check_sizes, mlp
 
 if TYPE_CHECKING:
     from torchrec import KeyedJaggedTensor

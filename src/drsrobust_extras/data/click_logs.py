@@ -17,9 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from drsrobust._files import new_file, stale_parts
-from drsrobust._progress import progress_bar
-from drsrobust.data.dataset import SKIPPED, Feature, Schema, read_skipped
+from drsrobust.data import SKIPPED, Feature, Schema
+from drsrobust.extend import new_file, progress_bar, read_skipped, stale_parts
 from drsrobust_extras.data import text_lines
 from drsrobust_extras.data.id_encoding import encode_column, split_order, split_sizes
 from drsrobust_extras.data.raw_cache import Contents, save_array

@@ -17,8 +17,7 @@ from urllib.request import urlopen
 
 import pooch
 
-from drsrobust._choices import unknown
-from drsrobust._files import exclusive, expanded, new_folder
+from drsrobust.extend import exclusive, expanded, new_folder, unknown
 from drsrobust_extras.data.registry import BY_HAND
 
 BASE = "https://files.grouplens.org/datasets/movielens"

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from drsrobust.data.dataset import Schema
-from drsrobust.introspection.embedding_modules import torchrec
-from drsrobust.models.layers import Fields, FirstOrderModel, check_sizes, embedding_tables, mlp
+from drsrobust.data import Schema
+from drsrobust.extend import torchrec
+from drsrobust.models import Fields, FirstOrderModel, check_sizes, embedding_tables, mlp
 
 if TYPE_CHECKING:
     from torchrec import KeyedJaggedTensor

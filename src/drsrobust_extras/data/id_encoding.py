@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from drsrobust._hashing import splitmix64
+from drsrobust.extend import splitmix64
 from drsrobust_extras.data.text_lines import DataError
 
 SHARES = (0.8, 0.1)  # training, validation; the rest is test

@@ -5,9 +5,8 @@ import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
-from drsrobust._arguments import check_seed, check_text, check_whole
-from drsrobust._files import expanded
-from drsrobust.data.dataset import Dataset
+from drsrobust.data import Dataset
+from drsrobust.extend import check_seed, check_text, check_whole, expanded
 from drsrobust_extras.data import movielens, synthetic
 from drsrobust_extras.data.click_logs import MIN_COUNT, TABLES, ClickTable, encode_clicks, parse
 from drsrobust_extras.data.raw_cache import Columns, Contents, cached, cached_columns, source_digest

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from drsrobust.data.dataset import Feature, Ids, Schema
+from drsrobust.data import Feature, Ids, Schema
 from drsrobust_extras.data.id_encoding import encode_ids, split_order
 from drsrobust_extras.data.raw_cache import Columns
 from drsrobust_extras.data.text_lines import (

@@ -1,6 +1,6 @@
 """The models of the study, by name; the classes are imported when they are built."""
 
-from drsrobust.models.registry import register
+from drsrobust.models import register
 
 register("fm", "drsrobust_extras.data.fm", "FM", "factorization machine (Rendle 2010)")
 register("dcn", "drsrobust_extras.data.dcn", "DCN", "Deep & Cross Network (arXiv:1708.05123)")

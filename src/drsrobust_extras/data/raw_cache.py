@@ -13,11 +13,17 @@ from pathlib import Path
 
 import numpy as np
 
-from drsrobust._files import cache_folder, exclusive, new_file, put_in_place
-from drsrobust._hashing import digest, file_digest
-from drsrobust._progress import progress_bar
-from drsrobust.data.cache import DATA_MANIFEST, open_folder
-from drsrobust.data.dataset import SKIPPED, Dataset, Ids, Schema, Skipped
+from drsrobust.data import DATA_MANIFEST, SKIPPED, Dataset, Ids, Schema, Skipped
+from drsrobust.extend import (
+    cache_folder,
+    digest,
+    exclusive,
+    file_digest,
+    new_file,
+    open_folder,
+    progress_bar,
+    put_in_place,
+)
 from drsrobust_extras.data.text_lines import DataError, check_share, write_skipped
 
 CACHE_FORMAT = 4  # of the folder and its contents: raise it when an encoder changes

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from drsrobust._arguments import check_items, check_text, check_whole, wrong
-from drsrobust._choices import check_choice, unknown
-from drsrobust._files import expanded
+from drsrobust.extend import check_choice, check_items, check_text, check_whole, expanded, unknown, wrong
 
 if TYPE_CHECKING:
-    from drsrobust.data.dataset import Dataset
+    from drsrobust.data import Dataset
 
 FORMATS = RATINGS, CRITEO, AVAZU = "ratings", "criteo", "avazu"  # of files that `load` reads
 

@@ -13,11 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from drsrobust._choices import check_choice
-from drsrobust.introspection.embedding_modules import output_names, torchrec
-from drsrobust.introspection.sharded import is_sharded
-from drsrobust.introspection.tensors import listed
-from drsrobust.introspection.wrappers import check_module, is_compiled, is_script, named_modules
+from drsrobust.extend import check_choice, check_module, is_compiled, is_script, is_sharded, output_names, torchrec
+from drsrobust.introspection import listed, named_modules
 
 DENSE = {
     "fp32": torch.float32,

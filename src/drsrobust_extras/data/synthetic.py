@@ -8,8 +8,8 @@ rows, click rate 0.23, AUC 0.84. `synthetic-dummy`, the input of the model `dumm
 import numpy as np
 from scipy.special import expit
 
-from drsrobust._choices import check_choice
-from drsrobust.data.dataset import Dataset, Feature, Ids, Schema, Split
+from drsrobust.data import Dataset, Feature, Ids, Schema, Split
+from drsrobust.extend import check_choice
 from drsrobust.metrics import auc
 from drsrobust_extras.data import click_logs, movielens
 from drsrobust_extras.data.id_encoding import encode_column, split_order

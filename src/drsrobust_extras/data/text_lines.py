@@ -19,9 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from drsrobust._choices import unknown
-from drsrobust._files import new_file, other_file
-from drsrobust.data.dataset import Skipped
+from drsrobust.data import Skipped
+from drsrobust.extend import new_file, other_file, unknown
 
 BLOCK_BYTES = 8 << 20  # bytes of decompressed text that are parsed at once
 PIECE = 1 << 20  # bytes that are read at once; a truncated gzip file is located to that precision

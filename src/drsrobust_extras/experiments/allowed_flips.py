@@ -5,10 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from drsrobust._arguments import check_instance, check_whole
-from drsrobust.injection import AddressSpace, as_target
-from drsrobust.injection.number_formats import Bits, bit_set
-from drsrobust.injection.targets import TargetLike
+from drsrobust.extend import bit_set, check_instance, check_whole
+from drsrobust.injection import AddressSpace, Bits, TargetLike, as_target
 from drsrobust.mitigation import Mitigation
 
 

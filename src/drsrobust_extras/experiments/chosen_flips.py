@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from drsrobust._arguments import check_instance, check_whole
 from drsrobust.data import Batches, Split
 from drsrobust.evaluation import Evaluator
-from drsrobust.evaluation.evaluator import check_evaluator
+from drsrobust.extend import check_evaluator, check_instance, check_whole, evaluating, requiring_gradients
 from drsrobust.injection import ErrorMap, FixedCount
-from drsrobust.introspection.wrappers import evaluating, requiring_gradients
-from drsrobust.mitigation import Mitigation
-from drsrobust.mitigation.base import Screened
-from drsrobust.models.scoring import PaddedBatches
+from drsrobust.mitigation import Mitigation, Screened
+from drsrobust.models import PaddedBatches
 from drsrobust_extras.experiments.allowed_flips import Allowed, blocks
 
 if TYPE_CHECKING:

@@ -11,23 +11,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
-from drsrobust._arguments import check_instance, check_seed, check_whole
-from drsrobust._choices import check_choice
 from drsrobust.data import Split
 from drsrobust.evaluation import Evaluator
-from drsrobust.evaluation.affected_rows import AffectedRows
-from drsrobust.evaluation.evaluator import check_evaluator
-from drsrobust.evaluation.gradients import gradients
-from drsrobust.injection import AddressSpace, AppliedMap, ErrorMap, InjectionError, as_target, open_in
-from drsrobust.injection.targets import TargetLike
-from drsrobust.introspection.calling import on_device_of
-from drsrobust.introspection.tensors import listed
+from drsrobust.extend import (
+    AffectedRows,
+    Errors,
+    attached_mitigations,
+    check_choice,
+    check_evaluator,
+    check_instance,
+    check_seed,
+    check_whole,
+    gradients,
+    label_stream,
+    on_device_of,
+)
+from drsrobust.injection import AddressSpace, AppliedMap, ErrorMap, InjectionError, TargetLike, as_target, open_in
+from drsrobust.introspection import listed
 from drsrobust.mitigation import Cost, Detection, Mitigation, Screened
-from drsrobust.mitigation.base import attached_mitigations
-from drsrobust.mitigation.memory.check_bits import label_stream
-from drsrobust.mitigation.memory.protected_words import Errors
-from drsrobust.models import Scoring, score, state_digest
-from drsrobust.models.scoring import BATCH, PaddedBatches
+from drsrobust.models import BATCH, PaddedBatches, Scoring, score, state_digest
 from drsrobust_extras.protection.scrubbing import arrived_before, arriving_together, checked_times, exposure
 
 if TYPE_CHECKING:

@@ -20,12 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from drsrobust import injection, mitigation
-from drsrobust._choices import unknown
-from drsrobust._files import expanded, other_file
-from drsrobust._types import fits, type_name
 from drsrobust.campaign import Campaign
 from drsrobust.data import Batches, Dataset, Split, from_frame
 from drsrobust.evaluation import Evaluator
+from drsrobust.extend import expanded, fits, other_file, type_name, unknown
 from drsrobust_extras.data.load import load_dataset
 
 _NONE = "none"

@@ -9,13 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from drsrobust._arguments import check_instance
-from drsrobust.injection import ErrorMap, open_in
-from drsrobust.injection.words import INTEGER_OF_BYTES
-from drsrobust.introspection.calling import Forward, call, device_of
-from drsrobust.introspection.nested import tensors_of
-from drsrobust.introspection.tensors import listed, named_modules
-from drsrobust.introspection.wrappers import check_module, evaluating, is_compiled
+from drsrobust.extend import call, check_instance, check_module, device_of, evaluating, is_compiled, tensors_of
+from drsrobust.injection import INTEGER_OF_BYTES, ErrorMap, open_in
+from drsrobust.introspection import Forward, listed, named_modules
 
 if TYPE_CHECKING:
     import pandas as pd

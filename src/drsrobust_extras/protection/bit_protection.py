@@ -8,16 +8,24 @@ from typing import Any
 
 import numpy as np
 
-from drsrobust._arguments import wrong
-from drsrobust._choices import check_choice
-from drsrobust.injection import Target, as_target
-from drsrobust.injection.address_space import AddressSpace, TargetTensor
-from drsrobust.injection.number_formats import bit_set
-from drsrobust.mitigation.base import Screened
-from drsrobust.mitigation.memory.base import DrawContext, StorageProtection
-from drsrobust.mitigation.memory.check_bits import CheckBits, copy_errors, copy_tensor
-from drsrobust.mitigation.memory.ecc import SECDED, decode_errors, secded
-from drsrobust.mitigation.memory.protected_words import NO_ERRORS, BitSubset, Errors, ProtectedWords, bit_mask, distinct
+from drsrobust.extend import (
+    BitSubset,
+    CheckBits,
+    DrawContext,
+    Errors,
+    ProtectedWords,
+    TargetTensor,
+    bit_mask,
+    bit_set,
+    check_choice,
+    copy_errors,
+    copy_tensor,
+    decode_errors,
+    distinct,
+    wrong,
+)
+from drsrobust.injection import AddressSpace, Target, as_target
+from drsrobust.mitigation import NO_ERRORS, SECDED, Screened, StorageProtection, secded
 from drsrobust_extras.protection.replication import majority
 
 CODES = ("ideal", "tmr", "secded")

@@ -7,15 +7,21 @@ import numpy as np
 import torch
 from torch import nn
 
-from drsrobust._arguments import check_whole
-from drsrobust._choices import check_choice
+from drsrobust.extend import (
+    CheckBits,
+    DecodedBlocks,
+    DrawContext,
+    Errors,
+    ProtectedWords,
+    TargetTensor,
+    check_choice,
+    check_whole,
+    counted,
+    distinct,
+    units_of,
+)
 from drsrobust.injection import ErrorMapMismatch, Target
-from drsrobust.injection.address_space import TargetTensor
-from drsrobust.mitigation.base import Screened
-from drsrobust.mitigation.memory.base import DrawContext, StorageProtection
-from drsrobust.mitigation.memory.check_bits import CheckBits
-from drsrobust.mitigation.memory.ecc import ACTIONS, CORRECTED, UNCORRECTABLE, DecodedBlocks, counted
-from drsrobust.mitigation.memory.protected_words import NO_ERRORS, Errors, ProtectedWords, distinct, units_of
+from drsrobust.mitigation import ACTIONS, CORRECTED, NO_ERRORS, UNCORRECTABLE, Screened, StorageProtection
 from drsrobust_extras.protection.memory_map import CHECK_BITS, CHIP_BITS, CHIPS, DATA_CHIPS, WORD
 from drsrobust_extras.protection.symbol_code import symbol_code
 

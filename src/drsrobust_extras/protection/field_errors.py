@@ -6,18 +6,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from drsrobust._arguments import check_number, check_rate, check_whole
-from drsrobust._hashing import canonical_json
-from drsrobust.injection.address_space import AddressSpace
-from drsrobust.injection.error_clock import scaled, uniform
-from drsrobust.injection.error_map import ErrorMap
-from drsrobust.injection.error_models import (
-    ErrorModel,
+from drsrobust.extend import (
+    canonical_json,
+    check_number,
+    check_rate,
+    check_whole,
     draw_words,
     from_bits,
     from_words,
+    scaled,
+    uniform,
 )
-from drsrobust.injection.words import INTEGER_OF_BYTES
+from drsrobust.injection import INTEGER_OF_BYTES, AddressSpace, ErrorMap, ErrorModel
 
 _WIDEST = 64  # bits of a word
 

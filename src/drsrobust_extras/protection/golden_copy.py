@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import nn
 
-from drsrobust.injection.words import WordView
-from drsrobust.introspection.tensors import listed
-from drsrobust.mitigation.base import within
+from drsrobust.extend import WordView, within
+from drsrobust.introspection import listed
 
 
 class GoldenCopy:

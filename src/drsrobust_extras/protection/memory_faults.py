@@ -7,16 +7,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from drsrobust._arguments import check_instance, check_rate, check_seed, check_whole
-from drsrobust._choices import check_choice
-from drsrobust._hashing import canonical_json
-from drsrobust.injection.address_space import AddressSpace, TargetTensor
-from drsrobust.injection.bit_errors import BitFlip
-from drsrobust.injection.critical_bits import CriticalBits, Stratum, check_critical_bits, pilots_of
-from drsrobust.injection.error_map import ErrorMap
-from drsrobust.injection.error_models import ErrorModel, from_sorted_words, from_words
-from drsrobust.injection.sequential_arrivals import VALUE
-from drsrobust.statistics.strata import ALL
+from drsrobust.extend import (
+    Stratum,
+    TargetTensor,
+    canonical_json,
+    check_choice,
+    check_critical_bits,
+    check_instance,
+    check_rate,
+    check_seed,
+    check_whole,
+    from_sorted_words,
+    from_words,
+    pilots_of,
+)
+from drsrobust.injection import VALUE, AddressSpace, BitFlip, CriticalBits, ErrorMap, ErrorModel
+from drsrobust.statistics import ALL
 from drsrobust_extras.protection.memory_map import (
     CHECK_BITS,
     CHIP_BITS,

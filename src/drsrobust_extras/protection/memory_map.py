@@ -11,9 +11,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from drsrobust._arguments import check_whole
-from drsrobust._choices import check_choice
-from drsrobust.injection.address_space import AddressSpace
+from drsrobust.extend import check_choice, check_whole
+from drsrobust.injection import AddressSpace
 
 WORD, LINE = 64, 8  # bits of a memory word; words of a line of 64 bytes
 DATA_CHIPS, CHIPS, CHIP_BITS = 16, 18, 4

@@ -5,12 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from drsrobust._arguments import check_whole
+from drsrobust.extend import CheckBits, DrawContext, Errors, ProtectedWords, bit_mask, check_whole, distinct, units_of
 from drsrobust.injection import Target
-from drsrobust.mitigation.base import Screened
-from drsrobust.mitigation.memory.base import DrawContext, StorageProtection
-from drsrobust.mitigation.memory.check_bits import CheckBits
-from drsrobust.mitigation.memory.protected_words import NO_ERRORS, Errors, ProtectedWords, bit_mask, distinct, units_of
+from drsrobust.mitigation import NO_ERRORS, Screened, StorageProtection
 from drsrobust_extras.protection.memory_map import CHIP_BITS, DATA_CHIPS, LINE, WORD
 
 WORDS = 32  # 64-bit words with 128 bits in each chip

@@ -4,11 +4,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from drsrobust.extend import CheckBits, DrawContext, Errors, ProtectedWords
 from drsrobust.injection import Target
-from drsrobust.mitigation.base import Screened
-from drsrobust.mitigation.memory.base import DrawContext, StorageProtection
-from drsrobust.mitigation.memory.check_bits import CheckBits
-from drsrobust.mitigation.memory.protected_words import NO_ERRORS, Errors, ProtectedWords
+from drsrobust.mitigation import NO_ERRORS, Screened, StorageProtection
 
 
 class ParityZero(StorageProtection):

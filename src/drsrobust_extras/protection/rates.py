@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import TYPE_CHECKING, NamedTuple
 
-from drsrobust._arguments import check_number, wrong
-from drsrobust._choices import unknown
+from drsrobust.extend import check_number, unknown, wrong
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,15 +5,21 @@ from typing import Any
 
 import numpy as np
 
-from drsrobust._arguments import check_whole, wrong
-from drsrobust._choices import check_choice
+from drsrobust.extend import (
+    DrawContext,
+    Errors,
+    Format,
+    ProtectedWords,
+    TargetTensor,
+    check_choice,
+    check_whole,
+    copy_errors,
+    copy_tensor,
+    ones,
+    wrong,
+)
 from drsrobust.injection import Target
-from drsrobust.injection.address_space import TargetTensor
-from drsrobust.injection.number_formats import Format
-from drsrobust.mitigation.base import Screened
-from drsrobust.mitigation.memory.base import DrawContext, StorageProtection
-from drsrobust.mitigation.memory.check_bits import copy_errors, copy_tensor
-from drsrobust.mitigation.memory.protected_words import Errors, ProtectedWords, ones
+from drsrobust.mitigation import Screened, StorageProtection
 
 VOTES = ("median", "majority")
 

@@ -6,17 +6,24 @@ from typing import Any
 
 import numpy as np
 
-from drsrobust._arguments import check_number, check_whole, wrong
-from drsrobust._choices import check_choice
-from drsrobust._hashing import splitmix64
-from drsrobust.injection import Target
-from drsrobust.injection.error_clock import uniform
-from drsrobust.injection.error_map import MapSource
-from drsrobust.injection.error_models import UNITS
-from drsrobust.mitigation.base import Screened
-from drsrobust.mitigation.memory.base import DrawContext, StorageProtection
-from drsrobust.mitigation.memory.check_bits import CheckBits, label_stream
-from drsrobust.mitigation.memory.protected_words import NO_ERRORS, Errors, ProtectedWords, distinct, ones
+from drsrobust.extend import (
+    CheckBits,
+    DrawContext,
+    Errors,
+    MapSource,
+    ProtectedWords,
+    check_choice,
+    check_number,
+    check_whole,
+    distinct,
+    label_stream,
+    ones,
+    splitmix64,
+    uniform,
+    wrong,
+)
+from drsrobust.injection import UNITS, Target
+from drsrobust.mitigation import NO_ERRORS, Screened, StorageProtection
 
 CHECKSUMS = ("crc32", "sum")
 _BITS = 32

@@ -5,7 +5,7 @@ from functools import cache
 
 import numpy as np
 
-from drsrobust.mitigation.memory.ecc import CLEAN, CORRECTED, UNCORRECTABLE
+from drsrobust.mitigation import CLEAN, CORRECTED, UNCORRECTABLE
 
 _POLYNOMIALS = {4: 0x13, 8: 0x11D}  # of GF(16) and GF(256), with the generator g = 2
 

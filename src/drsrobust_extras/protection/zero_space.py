@@ -8,14 +8,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from drsrobust._choices import check_choice
+from drsrobust.extend import DrawContext, Errors, Format, ProtectedWords, TargetTensor, check_choice, decode_errors
 from drsrobust.injection import Target, as_target
-from drsrobust.injection.address_space import TargetTensor
-from drsrobust.injection.number_formats import Format
-from drsrobust.mitigation.base import Screened
-from drsrobust.mitigation.memory.base import DrawContext, StorageProtection
-from drsrobust.mitigation.memory.ecc import ACTIONS, decode_errors, secded
-from drsrobust.mitigation.memory.protected_words import Errors, ProtectedWords
+from drsrobust.mitigation import ACTIONS, Screened, StorageProtection, secded
 
 _DATA_BITS = 57  # of a block: 7 bytes without their second highest bit, and a whole one
 _FREE, _TOP = np.uint64(6), np.uint64(7)  # bit numbers: the free bit of a byte, and the bit it repeats

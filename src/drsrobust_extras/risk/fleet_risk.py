@@ -18,14 +18,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import nn
 
-from drsrobust._amounts import amount
-from drsrobust._arguments import check_instance, check_number, check_whole
-from drsrobust._choices import check_choice, unknown
-from drsrobust.injection.address_space import AddressSpace
-from drsrobust.injection.targets import Target, resolve
-from drsrobust.statistics.columns import DECISIONS, ENDS, check_table
-from drsrobust.statistics.strata import Strata
-from drsrobust.statistics.summary import corrected_exactly, summarise
+from drsrobust.extend import amount, check_choice, check_instance, check_number, check_whole, unknown
+from drsrobust.injection import AddressSpace, Target, resolve
+from drsrobust.statistics import DECISIONS, ENDS, Strata, check_table, corrected_exactly, summarise
 from drsrobust_extras.protection.memory_faults import CHIP_BITS, CHIPS, MODES, WORD, Geometry, MemoryFault
 from drsrobust_extras.protection.rates import CORRUPTING, FAULTS, GPU_STOPS, MBIT, FieldRate, Fit, fits_by_mode
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from torch import nn
 
-from drsrobust._processes import threads
-from drsrobust.introspection.tensors import named_modules
-from drsrobust.introspection.wrappers import evaluating
+from drsrobust.extend import evaluating, threads
+from drsrobust.introspection import named_modules
 from drsrobust.mitigation import Mitigation
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from drsrobust.statistics.intervals import wilson
+from drsrobust.statistics import wilson
 from drsrobust_extras.pages.plots.style import CLAIMED, COLOURS, GUIDE, legend_outside, series_style, styled
 from drsrobust_study.findings import interval
 

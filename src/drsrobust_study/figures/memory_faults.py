@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.statistics.columns import ENDS
+from drsrobust.statistics import ENDS
 from drsrobust_extras.pages.plots.curves import NONE, interval, mitigation_label
 from drsrobust_extras.pages.plots.style import COLOURS, MARKERS, SMALLEST, legend_outside, styled
 from drsrobust_study.findings import number

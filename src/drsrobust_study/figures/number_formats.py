@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.statistics.columns import ENDS
+from drsrobust.statistics import ENDS
 from drsrobust_extras.pages.plots.curves import interval
 from drsrobust_extras.pages.plots.losses import loss_axis, loss_floor
 from drsrobust_extras.pages.plots.style import SMALLEST, at_edge, legend_outside, series_style, styled

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.statistics.columns import ENDS
+from drsrobust.statistics import ENDS
 from drsrobust_extras.pages.plots.curves import NONE
 from drsrobust_extras.pages.plots.style import COLOURS, SMALLEST, legend_outside, styled
 from drsrobust_extras.risk.planning.protection_plan import PLAN, UNIFORM

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from drsrobust._arguments import check_names, check_whole
+from drsrobust.extend import check_names, check_whole
 from drsrobust_extras.experiments.training_errors.steps import Run, Step
 
 

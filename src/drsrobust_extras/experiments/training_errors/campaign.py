@@ -13,23 +13,31 @@ import cloudpickle
 import numpy as np
 from torch import nn
 
-from drsrobust._arguments import check_instance, check_items, check_seed, check_text, check_whole, wrong
-from drsrobust._files import cache_folder, expanded
-from drsrobust._hashing import digest
-from drsrobust._processes import check_script
-from drsrobust.campaign.conditions import condition_triples
-from drsrobust.campaign.model_file import NotPicklable
-from drsrobust.campaign.shards import Shard
-from drsrobust.campaign.stored_trials import StoredTrials, check_run
-from drsrobust.campaign.trial import worker
-from drsrobust.campaign.workers import new_key
+from drsrobust.campaign import NotPicklable
 from drsrobust.data import Dataset, Split
-from drsrobust.injection import ErrorModel, Target, Transient, as_target, restore_leftovers
-from drsrobust.injection.error_clock import VERSION
-from drsrobust.introspection.numerics import numerics
-from drsrobust.introspection.tensors import component_of
+from drsrobust.extend import (
+    Shard,
+    StoredTrials,
+    cache_folder,
+    check_instance,
+    check_items,
+    check_run,
+    check_script,
+    check_seed,
+    check_text,
+    check_whole,
+    condition_triples,
+    digest,
+    expanded,
+    new_key,
+    numerics,
+    worker,
+    wrong,
+)
+from drsrobust.injection import VERSION, ErrorModel, Target, Transient, as_target, restore_leftovers
+from drsrobust.introspection import component_of
 from drsrobust.models import build_model, default_sizes, model_name, state_digest
-from drsrobust.statistics.intervals import wilson
+from drsrobust.statistics import wilson
 from drsrobust.training import Settings, default_settings
 from drsrobust_extras.experiments.training_errors.actions import Action
 from drsrobust_extras.experiments.training_errors.continuation import Continuation, alone, condition_of

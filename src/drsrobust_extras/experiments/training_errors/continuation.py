@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from drsrobust._processes import threads
-from drsrobust.campaign.conditions import Condition, resolve_target
 from drsrobust.data import Split
+from drsrobust.extend import Condition, resolve_target, threads
 from drsrobust.injection import AddressSpace, ErrorMap, ErrorModel, Injection, as_target
 from drsrobust.models import model_name
 from drsrobust.training import Settings

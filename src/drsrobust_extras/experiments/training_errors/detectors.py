@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from drsrobust._arguments import check_number, check_whole
-from drsrobust.introspection.tensors import named_modules
+from drsrobust.extend import check_number, check_whole
+from drsrobust.introspection import named_modules
 from drsrobust_extras.experiments.training_errors.steps import Detector, Step
 from drsrobust_extras.protection.abft.base import can_check
 from drsrobust_extras.protection.abft.linear import LinearCheck

@@ -12,16 +12,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from drsrobust._choices import check_choice
 from drsrobust.data import Split
+from drsrobust.extend import check_choice
 from drsrobust.injection import InjectionError
-from drsrobust.introspection.tensors import named_tensors
+from drsrobust.introspection import named_tensors
 from drsrobust.metrics import auc, served
-from drsrobust.models import padded_batches, score
-from drsrobust.models.scoring import tensors_digest
-from drsrobust.training import Settings
-from drsrobust.training.checkpoint import load_optimizer, optimizer_tensors
-from drsrobust.training.fit import Trainer
+from drsrobust.models import padded_batches, score, tensors_digest
+from drsrobust.training import Settings, Trainer, load_optimizer, optimizer_tensors
 
 OPTIMIZERS = ("adam", "rowwise_adagrad")  # of tables; those that FBGEMM fuses into the backward pass hide the gradients
 State = tuple[int, dict[str, torch.Tensor], dict[str, list[Any]]]  # step, tensors by name, readings of detectors

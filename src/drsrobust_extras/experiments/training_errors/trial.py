@@ -9,13 +9,21 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 
-from drsrobust.campaign.conditions import Condition
-from drsrobust.campaign.schedule import SHORTEST_CHUNK, Chunk
-from drsrobust.campaign.table import SCHEMA, stored_schema
-from drsrobust.campaign.trial import audit, run_trials, trial_seed, worker
-from drsrobust.campaign.trial_code import check_worker_code, model_code, surrounding_code
+from drsrobust.campaign import SCHEMA, SHORTEST_CHUNK
+from drsrobust.extend import (
+    Chunk,
+    Condition,
+    audit,
+    check_worker_code,
+    model_code,
+    run_trials,
+    short_digest,
+    stored_schema,
+    surrounding_code,
+    trial_seed,
+    worker,
+)
 from drsrobust.injection import ErrorModel
-from drsrobust.introspection.code_digest import short_digest
 from drsrobust_extras.experiments.training_errors.actions import Action
 from drsrobust_extras.experiments.training_errors.continuation import (
     Continuation,

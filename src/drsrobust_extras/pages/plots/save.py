@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator
 
-from drsrobust._files import new_file
+from drsrobust.extend import new_file
 from drsrobust_extras.pages.plots import alt_text
 from drsrobust_extras.pages.plots.names import readable
 from drsrobust_extras.pages.plots.style import SETTINGS, SMALLEST, WIDTH, at_edge

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from drsrobust._arguments import check_instance
-from drsrobust._files import expanded, new_file
+from drsrobust.extend import check_instance, expanded, new_file
 from drsrobust_extras.pages.plots.save import read_words
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def write(
         ValueError: no trial is finished, or a campaign of rankings has no metrics.
         FileExistsError: the folder holds a file of such a name that is not as a report left it; then nothing was written.
     """
-    from drsrobust.campaign.stored_trials import StoredTrials
+    from drsrobust.extend import StoredTrials
     from drsrobust_extras.pages.report.campaign import write_campaign
 
     check_instance("campaign", campaign, StoredTrials, "a campaign, as Campaign(...)")

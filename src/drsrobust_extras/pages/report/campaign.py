@@ -6,13 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from drsrobust._files import new_file
-from drsrobust._provenance import versions
 from drsrobust.campaign import Campaign
-from drsrobust.campaign.stored_trials import raised_trials
-from drsrobust.statistics import recovery, summarise
-from drsrobust.statistics.columns import ENDS, NONE
-from drsrobust.statistics.strata import FEW_TRIALS, STRATUM
+from drsrobust.extend import new_file, raised_trials, versions
+from drsrobust.statistics import ENDS, FEW_TRIALS, NONE, STRATUM, recovery, summarise
 from drsrobust_extras.pages.plots import curves, losses
 from drsrobust_extras.pages.plots.save import save, write_csv
 from drsrobust_extras.pages.plots.style import legend_outside, new_panels, styled

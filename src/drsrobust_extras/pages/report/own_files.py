@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from os import replace as move
 from pathlib import Path
 
-from drsrobust._files import make_folder, new_file, private_folder
-from drsrobust._hashing import file_digest, folder_digests
+from drsrobust.extend import file_digest, folder_digests, make_folder, new_file, private_folder
 
 MARKER, PAGE = ".drsrobust-report.json", "index.html"
 

@@ -10,24 +10,25 @@ from weakref import WeakSet
 import torch
 from torch import nn
 
-from drsrobust._arguments import check_whole, wrong
-from drsrobust._choices import check_choice
-from drsrobust.injection.apply import open_in
-from drsrobust.introspection.calling import Forward, call
-from drsrobust.introspection.embedding_modules import sparse_type
-from drsrobust.introspection.tensors import listed, named_modules
-from drsrobust.introspection.wrappers import add_forward_hook, add_forward_pre_hook, check_module, evaluating
-from drsrobust.mitigation.base import (
-    FIT_BATCH,
+from drsrobust.extend import (
     ActiveMitigation,
-    Cost,
-    Detection,
     Handle,
-    Mitigation,
+    add_forward_hook,
+    add_forward_pre_hook,
+    call,
+    check_choice,
+    check_module,
+    check_whole,
     confined_name,
+    evaluating,
+    sparse_type,
     tensor_names,
     within,
+    wrong,
 )
+from drsrobust.injection import open_in
+from drsrobust.introspection import Forward, listed, named_modules
+from drsrobust.mitigation import FIT_BATCH, Cost, Detection, Mitigation
 from drsrobust_extras.protection.golden_copy import GoldenCopy, copy_digest
 
 CHECK_ACTIONS = ("report", "recompute", "zero", "restore")

@@ -6,17 +6,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from drsrobust._arguments import check_whole, wrong
-from drsrobust._choices import check_choice
-from drsrobust.introspection.embedding_modules import (
+from drsrobust.extend import (
+    check_choice,
+    check_whole,
     is_quantized_collection,
     pooled_table_name,
-    pooled_tables,
     pooled_weight,
-    quantized_tables,
     tables_in_output_order,
+    wrong,
 )
-from drsrobust.introspection.tensors import named_modules
+from drsrobust.introspection import named_modules, pooled_tables, quantized_tables
 from drsrobust_extras.protection.abft.base import ABFT, Check, check_options, refuse_errors
 from drsrobust_extras.protection.abft.embedding_checks import (
     BagCheck,

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.functional import embedding_bag
 
-from drsrobust.introspection.embedding_modules import QuantizedTable, quantized_tables
+from drsrobust.introspection import QuantizedTable, quantized_tables
 from drsrobust_extras.protection.abft.base import Check, FindWrongRows
 from drsrobust_extras.protection.abft.quantized_rows import ONE, ONE_QUANTIZED, THRESHOLD_FLOOR, as_words, live_bytes
 from drsrobust_extras.protection.abft.rounding_bounds import MAX_FIRST_ORDER, bag_factor, unit_roundoff

@@ -7,11 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from drsrobust._arguments import check_number
-from drsrobust._choices import check_choice
-from drsrobust.introspection.calling import Forward
-from drsrobust.introspection.tensors import named_modules
-from drsrobust.mitigation.base import ActiveMitigation, Handle
+from drsrobust.extend import ActiveMitigation, Handle, check_choice, check_number
+from drsrobust.introspection import Forward, named_modules
 from drsrobust_extras.protection.abft.base import (
     ABFT,
     Check,

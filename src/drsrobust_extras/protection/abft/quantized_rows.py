@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import torch
 
-from drsrobust.introspection.embedding_modules import QuantizedTable
+from drsrobust.introspection import QuantizedTable
 from drsrobust_extras.protection.abft.rounding_bounds import bag_factor, round_up, unit_roundoff
 
 _VALUE_BITS = {"int8": 8, "int4": 4, "int2": 2}  # bits of one value

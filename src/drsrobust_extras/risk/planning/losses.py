@@ -8,15 +8,12 @@ from functools import cached_property
 
 import numpy as np
 
-from drsrobust.campaign.conditions import Condition
-from drsrobust.campaign.sampling import LEAST_TRIALS, PILOT_MAPS, strata_of
-from drsrobust.campaign.trial import trial_seed
+from drsrobust.campaign import LEAST_TRIALS, PILOT_MAPS
 from drsrobust.evaluation import Evaluator
-from drsrobust.injection import AddressSpace, ErrorMap, ErrorModel, Injection, Target, resolve
-from drsrobust.injection.critical_bits import SPREAD, CriticalBits, Stratum, harmful_pilots
+from drsrobust.extend import Condition, Stratum, harmful_pilots, strata_of, trial_seed
+from drsrobust.injection import SPREAD, AddressSpace, CriticalBits, ErrorMap, ErrorModel, Injection, Target, resolve
 from drsrobust.mitigation import Mitigation, Screened
-from drsrobust.statistics.columns import NONE
-from drsrobust.statistics.strata import ALL, DROP, LOSS_IS_BOUNDED, STRATUM, WEIGHT, Strata
+from drsrobust.statistics import ALL, DROP, LOSS_IS_BOUNDED, NONE, STRATUM, WEIGHT, Strata
 from drsrobust_extras.risk.planning.simultaneous import Uncertainty, uncertainty
 
 FACTOR = 2.0  # between predicted and measured loss, over which losses do not add up

@@ -11,26 +11,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
-from drsrobust._arguments import (
+from drsrobust.campaign import Campaign
+from drsrobust.data import Split
+from drsrobust.evaluation import Evaluator
+from drsrobust.extend import (
+    check_choice,
     check_instance,
     check_items,
     check_number,
     check_seed,
     check_truth,
     check_whole,
+    expanded,
+    harmful_pilots,
+    new_file,
 )
-from drsrobust._choices import check_choice
-from drsrobust._files import expanded, new_file
-from drsrobust.campaign import Campaign
-from drsrobust.data import Split
-from drsrobust.evaluation import Evaluator
-from drsrobust.injection import ErrorModel, Target, as_target, resolve
-from drsrobust.injection.critical_bits import SPREAD, harmful_pilots
+from drsrobust.injection import SPREAD, ErrorModel, Target, as_target, resolve
 from drsrobust.mitigation import Composed, Mitigation
 from drsrobust.models import padded_batches, state_digest
-from drsrobust.statistics.columns import ENDS, NONE
-from drsrobust.statistics.strata import LOSS_IS_BOUNDED, STRATUM, WEIGHT, Strata
-from drsrobust.statistics.summary import summarise
+from drsrobust.statistics import ENDS, LOSS_IS_BOUNDED, NONE, STRATUM, WEIGHT, Strata, summarise
 from drsrobust_extras.risk.planning.choice import Choice, InfeasibleBudget, cheapest, choose
 from drsrobust_extras.risk.planning.costs import WHOLE, cost_arrays, tensor_costs
 from drsrobust_extras.risk.planning.losses import Losses, maps_of, measure, strata_for

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from drsrobust.statistics.intervals import CONFIDENCE, rule_of_three
+from drsrobust.statistics import CONFIDENCE, rule_of_three
 
 RESAMPLES = 999
 

@@ -1,0 +1,6 @@
+"""What extends the core: names of which protections, error models, experiments and pages beside it are made. To use the
+library none of them is needed."""
+
+from drsrobust._names import face
+
+__getattr__, __dir__, __all__ = face(__name__)

@@ -1,0 +1,10 @@
+from drsrobust.introspection.calling import Forward as Forward
+from drsrobust.introspection.embedding_modules import QuantizedTable as QuantizedTable
+from drsrobust.introspection.embedding_modules import pooled_tables as pooled_tables
+from drsrobust.introspection.embedding_modules import quantized_tables as quantized_tables
+from drsrobust.introspection.tensors import component_of as component_of
+from drsrobust.introspection.tensors import components as components
+from drsrobust.introspection.tensors import has_group as has_group
+from drsrobust.introspection.tensors import listed as listed
+from drsrobust.introspection.tensors import named_tensors as named_tensors
+from drsrobust.introspection.wrappers import named_modules as named_modules

@@ -1,0 +1,12 @@
+from drsrobust.training.checkpoint import CheckpointError as CheckpointError
+from drsrobust.training.checkpoint import load_optimizer as load_optimizer
+from drsrobust.training.checkpoint import optimizer_tensors as optimizer_tensors
+from drsrobust.training.checkpoint import read_checkpoint as read_checkpoint
+from drsrobust.training.checkpoint import save_checkpoint as save_checkpoint
+from drsrobust.training.fit import Epoch as Epoch
+from drsrobust.training.fit import Trainer as Trainer
+from drsrobust.training.fit import fit as fit
+from drsrobust.training.load import default_settings as default_settings
+from drsrobust.training.load import load_model as load_model
+from drsrobust.training.load import load_models as load_models
+from drsrobust.training.settings import Settings as Settings
