@@ -25,7 +25,7 @@ from drsrobust.campaign import Store, StoreError
 from drsrobust.campaign.table import SCHEMA, stored_schema
 from tests.campaign import writer
 from tests.campaign.writer import CONDITIONS, TRIALS, store, trials
-from tests.data.test_download import full_disk
+from tests.extras.data.test_download import full_disk
 
 
 def start(folder, seed, sync_seconds=0):

@@ -7,7 +7,7 @@ import pytest
 from drsrobust_extras.data import text_lines
 from drsrobust_extras.data.load import load_dataset
 from drsrobust_extras.data.text_lines import DataError
-from tests.data.criteo_lines import line, many
+from tests.extras.data.criteo_lines import line, many
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from drsrobust._hashing import file_digest
 from drsrobust_extras.data import click_logs, id_encoding, text_lines
 from drsrobust_extras.data.load import load_dataset
 from drsrobust_extras.data.text_lines import DataError
-from tests.data.criteo_lines import line, many
+from tests.extras.data.criteo_lines import line, many
 
 # Kills itself, as kill -9 does, when `what` of the module is called for the n-th time; before it does its work.
 KILLED = """

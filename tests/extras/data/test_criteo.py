@@ -5,7 +5,7 @@ import pytest
 
 from drsrobust_extras.data.click_logs import CATEGORIES, COUNT_COLUMNS, MISSING_COUNT, buckets, log_counts
 from drsrobust_extras.data.load import load_dataset
-from tests.data.criteo_lines import many
+from tests.extras.data.criteo_lines import many
 
 
 def test_gzip_and_path_give_the_same_contents(tmp_path):
