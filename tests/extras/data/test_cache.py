@@ -3,7 +3,7 @@ import os
 import pytest
 
 from drsrobust._hashing import file_digest
-from drsrobust.data import cache
+from drsrobust_extras.data import raw_cache as cache
 
 
 @pytest.fixture

@@ -17,7 +17,8 @@ from tests.extras.data.criteo_lines import line, many
 # Kills itself, as kill -9 does, when `what` of the module is called for the n-th time; before it does its work.
 KILLED = """
 import os, signal
-from drsrobust.data import cache, click_logs, load_dataset, text_lines
+from drsrobust.data import load_dataset
+from drsrobust_extras.data import click_logs, raw_cache as cache, text_lines
 text_lines.BLOCK_BYTES = 4000
 calls, real = [0], {what}
 def killer(*arguments, **options):
