@@ -3,8 +3,9 @@
 Names, shapes and addresses are those of the unsharded model; only memory is local to a rank."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,27 +81,39 @@ def is_sharded(model: nn.Module) -> bool:
     group = torch.distributed
     if not (group.is_available() and group.is_initialized()):
         return False
-    return any(is_collection(module) for _, module in named_modules(model))
+    return any(map(is_collection, model.modules()))
 
 
 def is_collection(module: nn.Module) -> bool:
     """Whether a module is one of TorchRec's, with tables that it shards."""
-    return "ShardedModule" in _kinds(module)
+    return _is_sharded_class(type(module))
 
 
-def sharded_tables(prefix: str, module: nn.Module) -> dict[str, ShardedTable | torch.Tensor] | None:
-    """The tables of a sharded collection by the names of the unsharded model's tensors; a plain tensor where every rank holds a
-    replica. None of any other module.
+@cache
+def _is_sharded_class(kind: type) -> bool:
+    return any(base.__name__ == "ShardedModule" for base in kind.__mro__)
+
+
+def sharded_tables(
+    modules: Iterable[tuple[str, nn.Module]],
+) -> dict[str, dict[str, ShardedTable | torch.Tensor]]:
+    """Of each sharded collection, by its name, the tables by the names of the unsharded model's tensors; a plain tensor where
+    every rank holds a replica.
 
     Args:
-        prefix: name of the module.
-        module: any.
+        modules: of a model, with their names.
 
     Raises:
         ValueError: tables that are sharded in a way that is not supported.
     """
-    if not is_collection(module):
-        return None
+    found: dict[str, dict[str, ShardedTable | torch.Tensor]] = {}
+    for prefix, module in modules:
+        if is_collection(module) and not prefix.startswith(tuple(f"{outer}." for outer in found)):
+            found[prefix] = _tables_of(prefix, module)
+    return found
+
+
+def _tables_of(prefix: str, module: nn.Module) -> dict[str, ShardedTable | torch.Tensor]:
     start, tables = f"{prefix}." if prefix else "", {}
     if not torch.distributed.is_initialized():
         raise ValueError(

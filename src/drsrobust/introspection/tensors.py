@@ -84,10 +84,11 @@ def listed(model: nn.Module) -> list[TensorEntry]:
     modules = named_modules(model, repeats=True)
     tables = {table.name: table for table in quantized_tables(modules)}
     parameters, buffers, looked_up, over_ranks, collections = [], [], set(), {}, ()
+    of_collections = sharded_tables(modules)
     for prefix, module in modules:
         if prefix.startswith(collections):
             continue  # a rank's own view of tables that are listed whole
-        if (of_ranks := sharded_tables(prefix, module)) is not None:
+        if (of_ranks := of_collections.get(prefix)) is not None:
             collections = (*collections, f"{prefix}." if prefix else "")
             looked_up.update(of_ranks)
             for name, value in of_ranks.items():
