@@ -100,7 +100,7 @@ NAMES = {
         "drsrobust.injection.number_formats": "Bits",
         "drsrobust.injection.rank": "Rank",
         "drsrobust.injection.rows": "Rows",
-        "drsrobust.injection.sequential_arrivals": "VALUE",
+        "drsrobust.injection.first_arrivals": "VALUE",
         "drsrobust.injection.targets": "as_target Dtype OptimizerState resolve Target TargetLike",
         "drsrobust.injection.transient": "Activations Gradients InjectionError Inputs Transient",
         "drsrobust.injection.words": "INTEGER_OF_BYTES",

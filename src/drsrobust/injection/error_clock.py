@@ -2,11 +2,11 @@
 
 Each of n bits gets an arrival time T ~ Exp(1); at rate p a bit is wrong if T < L = -log1p(-p). So bits are wrong independently
 with probability exactly p; for one seed the errors at a lower rate are among the errors at a higher one. The same holds for
-words and rows. That is so at each rate; over rates, errors of one seed are joint. In version 2 the number of arrivals of a
-block is one quantile of its distribution at all rates, so a map with many errors at one rate has many at the next: the
-correlation of the number at 1e-6 with those that 3e-6 adds is 0.72, with times drawn bit by bit, as in version 1, it is 0.
-Version 2 draws arrivals by blocks of places (`block_arrivals`), version 1 one after the other
-(`sequential_arrivals`), which also gives the first k places of both versions: a uniform k-subset, nested in k."""
+words and rows. That is so at each rate; over rates, errors of one seed are joint. The number of arrivals of a block is one
+quantile of its distribution at all rates, so a map with many errors at one rate has many at the next: the correlation of the
+number at 1e-6 with those that 3e-6 adds is 0.72; were times drawn bit by bit, it would be 0.
+Arrivals are drawn by blocks of places (`block_arrivals`), the first k places one after the other (`first_arrivals`): a uniform
+k-subset, nested in k. Maps of drsrobust 0.7 and before (version 1 of the clock) are loaded, and are not drawn again."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from drsrobust._arguments import check_seed, check_whole
 from drsrobust.injection.block_arrivals import BlockArrivals
-from drsrobust.injection.sequential_arrivals import PART, SequentialArrivals
+from drsrobust.injection.first_arrivals import PART, FirstArrivals
 
 VERSION = 2
 
@@ -26,13 +26,12 @@ class ErrorClock:
         n: number of places, at least 1.
         seed: 0 .. 2**64 - 1.
         summand: 0 .. 2**32 - 1; gives several clocks of one seed streams of their own.
-        version: 2; 1 draws the error maps of drsrobust 0.7 and before again.
 
     Attributes:
         n, seed, summand: as given.
 
     Raises:
-        ValueError: no places, a seed out of range, or another version.
+        ValueError: no places, or a seed out of range.
 
     Example:
         >>> clock = ErrorClock(1000, seed=7)
@@ -40,17 +39,15 @@ class ErrorClock:
         (array([ 54,  66, 482, 489, 536, 557, 582]), array([111, 332, 893]))
     """
 
-    def __init__(self, n: int, *, seed: int, summand: int = 0, version: int = VERSION) -> None:
+    def __init__(self, n: int, *, seed: int, summand: int = 0) -> None:
         n, summand = check_whole("n", n, 1), check_whole("summand", summand, 0, 2**32 - 1)
-        if not isinstance(version, int) or version not in (1, 2):
-            raise ValueError(f"version is {version!r}; the error clock has versions 1 and 2")
         self.n, self.seed, self.summand = n, check_seed(seed), summand
-        self._sequential = SequentialArrivals(n, self.seed, summand)
-        self._arrivals = BlockArrivals(n, self.seed, summand) if version == 2 else self._sequential
+        self._first = FirstArrivals(n, self.seed, summand)
+        self._arrivals = BlockArrivals(n, self.seed, summand)
 
     @property
     def blocks(self) -> int:
-        """Blocks of places that are drawn by themselves; 1 in version 1."""
+        """Blocks of places that are drawn by themselves."""
         return self._arrivals.blocks
 
     def until(self, rate: float, *, blocks: tuple[int, int] | None = None) -> np.ndarray:
@@ -75,14 +72,14 @@ class ErrorClock:
         return self._arrivals.until_in_parts(float(rate), first, end) if rate else iter(())
 
     def first(self, k: int) -> np.ndarray:
-        """The first k distinct places to be reached, 0 <= k <= n: int64, ascending; the same in both versions."""
+        """The first k distinct places to be reached, 0 <= k <= n: int64, ascending."""
         return np.concatenate([np.empty(0, np.int64), *self.first_in_parts(k)])
 
     def first_in_parts(self, k: int) -> Iterator[np.ndarray]:
         """As `first`, in parts."""
         if not 0 <= k <= self.n:
             raise ValueError(f"k is {k}; it must be from 0 to {self.n}, the number of eligible bits")
-        return self.until_in_parts(1.0) if k == self.n else self._sequential.first_in_parts(k)
+        return self.until_in_parts(1.0) if k == self.n else self._first.in_parts(k)
 
     def arrivals(self, rate: float) -> tuple[np.ndarray, np.ndarray]:
         """The places of `until`, and for each the number of its first arrival (int64 [n]). Rate 1 takes about n log n draws."""
@@ -96,8 +93,8 @@ class ErrorClock:
         return self._arrivals.values(order, words, words if first is None else first)
 
     def stream(self, use: int) -> np.random.PCG64:
-        """Raw words of a further use (`sequential_arrivals`), the same in both versions."""
-        return self._sequential.stream(use)
+        """Raw words of a further use (`first_arrivals`)."""
+        return self._first.stream(use)
 
 
 def uniform(raw: np.ndarray) -> np.ndarray:

@@ -22,8 +22,8 @@ from drsrobust._choices import check_choice
 from drsrobust.injection.address_space import AddressSpace, TargetTensor
 from drsrobust.injection.apply import OPEN, Change
 from drsrobust.injection.error_models import ErrorModel
+from drsrobust.injection.first_arrivals import HOOK
 from drsrobust.injection.number_formats import plain
-from drsrobust.injection.sequential_arrivals import HOOK
 from drsrobust.injection.stored import Stored, check, hittable
 from drsrobust.injection.transient_log import Hit, Log
 from drsrobust.injection.words import WordView

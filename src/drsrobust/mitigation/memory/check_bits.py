@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from drsrobust.injection.address_space import TargetTensor
+from drsrobust.injection.first_arrivals import SCREEN
 from drsrobust.injection.number_formats import Format
-from drsrobust.injection.sequential_arrivals import SCREEN
 from drsrobust.mitigation.memory.protected_words import NO_ERRORS, Errors, ProtectedWords, bit_mask, distinct, ones
 
 
