@@ -170,7 +170,7 @@ CASES = [
     *[(lambda s, v=v: dr.Rows(v, [1]), "table", v) for v in (3, None, nn.Embedding)],
     *[(lambda s, v=v: dr.Rows("table", v), "rows", v) for v in ([], [1.5], "x", 3, None)],
     *[(lambda s, v=v: dr.Rows.hot("table", v, 0.1), "split", v) for v in (None, [1])],
-    *[(lambda s, v=v: dr.Dtype("float32", v), "within", v) for v in (None, 5)],
+    *[(lambda s, v=v: dr.injection.Dtype("float32", v), "within", v) for v in (None, 5)],
     *[(lambda s, v=v: dr.BitFlip(0.1, critical_bits=v), "critical_bits", v) for v in (5, CriticalBits)],
     *[(lambda s, v=v: dr.BitFlip(0.1, bits=v), "bits", v) for v in (3, [1.5], dr.BitFlip)],
     *[(lambda s, v=v: dr.MemoryFault("bit", fit=v), "fit", v) for v in (5, (0.9, 2))],

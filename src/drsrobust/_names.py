@@ -31,7 +31,7 @@ NAMES = {
         "drsrobust.campaign": "Campaign decades",
         "drsrobust.evaluation": "Evaluator",
         "drsrobust.injection": (
-            "Activations BitFlip Dtype ErrorMap FixedCount Gradients inject Inputs OptimizerState Rank resolve "
+            "Activations BitFlip ErrorMap FixedCount Gradients inject Inputs OptimizerState Rank resolve "
             "restore Rows SingleBit StuckAt"
         ),
         "drsrobust.introspection": "components",
@@ -40,7 +40,7 @@ NAMES = {
         "drsrobust.training": "load_model load_models",
         "drsrobust_extras.data.load": "load_dataset",
         "drsrobust_extras.experiments.allowed_flips": "Allowed",
-        "drsrobust_extras.experiments.chosen_flips": "worst_case WorstCase",
+        "drsrobust_extras.experiments.chosen_flips": "worst_case",
         "drsrobust_extras.experiments.probe_rows": "ProbeRows",
         "drsrobust_extras.experiments.training_errors.campaign": "TrainingCampaign",
         "drsrobust_extras.pages.campaign_file": "read_campaign",

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from drsrobust._hashing import file_digest
-from drsrobust_extras.data import raw_cache as cache
 from drsrobust.data.dataset import Ids
+from drsrobust_extras.data import raw_cache as cache
 from drsrobust_extras.data.id_encoding import encode_ids, split_order
 from drsrobust_extras.data.load import load_dataset
 

@@ -12,32 +12,21 @@ from drsrobust.injection.block_arrivals import BlockArrivals, streams, threshold
 from tests.injection.oracle import philox
 
 
-def slow_sequential(n, seed, summand, rate=None, k=None):
-    """Version 1 as its docstring says, one arrival at a time, in plain Python numbers."""
-
-    def words(use):
-        stream = np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(summand, use)))
-        while True:
-            yield int(stream.random_raw())
-
-    gaps, positions = words(0), words(1)
-    shift, now, order = 64 - (n - 1).bit_length(), 0.0, []
-    while True:
-        if k is not None and len(order) == k:
-            return sorted(order)
-        if k is None:
-            now += -float(np.log(((next(gaps) >> 12) + 0.5) * 2.0**-52)) / n
-            if now >= -math.log1p(-rate):
-                return sorted(order)
-        position = 0 if n == 1 else next(positions) >> shift
+def slow_first(n, seed, summand, k):
+    """The first k places as the docstring of `first_arrivals` says, one arrival at a time, in plain Python numbers."""
+    stream = np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(summand, 1)))
+    order = []
+    while len(order) < k:
+        position = 0 if n == 1 else n
         while position >= n:
-            position = next(positions) >> shift
+            position = int(stream.random_raw()) >> (64 - (n - 1).bit_length())
         if position not in order:
             order.append(position)
+    return sorted(order)
 
 
 def slow_blocks(n, seed, summand, rate):
-    """Version 2 as its docstring says, one arrival at a time."""
+    """The clock as the docstring of `block_arrivals` says, one arrival at a time."""
 
     def word(stream, number):
         return philox(number // 4, seed, summand << 32 | stream)[number % 4]
@@ -56,19 +45,18 @@ def slow_blocks(n, seed, summand, rate):
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 300), st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1), st.floats(1e-9, 0.97))
-def test_against_the_slow_clocks(n, seed, summand, rate):
-    clock, before = (ErrorClock(n, seed=seed, summand=summand, version=version) for version in (2, 1))
+def test_against_the_slow_clock(n, seed, summand, rate):
+    clock = ErrorClock(n, seed=seed, summand=summand)
     assert clock.until(rate).tolist() == slow_blocks(n, seed, summand, rate)
-    assert before.until(rate).tolist() == slow_sequential(n, seed, summand, rate=rate)
     k = min(n, round(rate * n))
-    assert clock.first(k).tolist() == before.first(k).tolist() == slow_sequential(n, seed, summand, k=k)
+    assert clock.first(k).tolist() == slow_first(n, seed, summand, k)
 
 
 # Few and many arrivals a block, picked, sorted and marked ones; several blocks, of which the last is cut.
 @pytest.mark.parametrize(
     ("n", "rate"), [(3_145_733, 1e-6), (2_097_155, 2e-5), (1_500_000, 3e-4), (5000, 0.3), (70, 0.999)]
 )
-def test_blocks_against_the_slow_clock(n, rate):
+def test_many_blocks_against_the_slow_clock(n, rate):
     assert ErrorClock(n, seed=2**63 + 5, summand=2**32 - 1).until(rate).tolist() == slow_blocks(
         n, 2**63 + 5, 2**32 - 1, rate
     )
@@ -97,12 +85,6 @@ def test_known_answers():
     clock = ErrorClock(1000, seed=7)
     assert clock.values(clock.arrivals(0.004)[1][:1], 2).tolist() == [[13215577242648608212, 3133342718015427631]]
     assert clock.first(5).tolist() == [60, 111, 332, 680, 893]
-    before = ErrorClock(1000, seed=7, version=1)
-    assert before.until(0.004).tolist() == [111, 332, 893] and before.first(5).tolist() == clock.first(5).tolist()
-    wide = ErrorClock(526_803_488, seed=2**64 - 1, summand=1, version=1)
-    assert wide.until(1e-8).tolist() == [256835836, 341079591, 421597341]
-    small = ErrorClock(33, seed=0, summand=2**32 - 1, version=1)
-    assert small.until(0.25).tolist() == [0, 1, 2, 8, 11, 12, 13, 21, 25]
 
 
 # SciPy's distribution function has an error of 1e-7 at a mean of ten million.
@@ -144,9 +126,10 @@ def test_values_belong_to_arrivals(n):
 
 
 def test_cutting_the_stream_changes_nothing(monkeypatch):
-    whole = ErrorClock(5000, seed=3, version=1).until(0.3)
-    monkeypatch.setattr("drsrobust.injection.sequential_arrivals._CHUNK", 37)
-    assert np.array_equal(ErrorClock(5000, seed=3, version=1).until(0.3), whole)
+    clock = ErrorClock(5000, seed=3)
+    whole = clock.first(1000)
+    monkeypatch.setattr("drsrobust.injection.first_arrivals._CHUNK", 37)
+    assert np.array_equal(clock.first(1000), whole)
     wide = ErrorClock(3 * 2**20, seed=3)
     groups = [wide.until(rate) for rate in (1e-5, 1e-3, 0.3)]
     for name, size in (("_GROUP", 1), ("_FEW", 0), ("_SPARSE", 2000)):
@@ -156,9 +139,9 @@ def test_cutting_the_stream_changes_nothing(monkeypatch):
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.integers(1, 2000), st.integers(0, 10**6), st.floats(0, 1), st.floats(0, 1), st.sampled_from([1, 2]))
-def test_lower_rates_and_counts_are_nested(n, seed, one, other, version):
-    clock = ErrorClock(n, seed=seed, version=version)
+@given(st.integers(1, 2000), st.integers(0, 10**6), st.floats(0, 1), st.floats(0, 1))
+def test_lower_rates_and_counts_are_nested(n, seed, one, other):
+    clock = ErrorClock(n, seed=seed)
     low, high = sorted((one, other))
     assert set(clock.until(low)) <= set(clock.until(high))
     few, many = sorted((int(one * n), int(other * n)))

@@ -150,7 +150,7 @@ def test_booleans_are_left_out_unless_named():
     model.register_buffer("mask", torch.ones(3, dtype=torch.bool))
     assert (
         list(rows_of(resolve(model, "everything")))
-        == list(rows_of(resolve(model, dr.Dtype("float32"))))
+        == list(rows_of(resolve(model, dr.injection.Dtype("float32"))))
         == ["bias", "weight"]
     )
     with pytest.raises(ValueError, match="mask is torch.bool, which has no bit positions to hit"):
@@ -161,14 +161,14 @@ def test_dtypes():
     model = small()
     model.top = model.top.half()
     model.register_buffer("codes", torch.zeros(3, dtype=torch.int8))
-    assert list(rows_of(resolve(model, dr.Dtype("float16")))) == ["top.bias", "top.weight"]
-    assert list(rows_of(resolve(model, dr.Dtype(torch.int8)))) == ["codes"]
-    assert list(rows_of(resolve(model, dr.Dtype("float32", within="other.*")))) == ["other.weight"]
-    assert str(dr.Dtype("float16", within="all")) == "Dtype(float16, within=all)"
+    assert list(rows_of(resolve(model, dr.injection.Dtype("float16")))) == ["top.bias", "top.weight"]
+    assert list(rows_of(resolve(model, dr.injection.Dtype(torch.int8)))) == ["codes"]
+    assert list(rows_of(resolve(model, dr.injection.Dtype("float32", within="other.*")))) == ["other.weight"]
+    assert str(dr.injection.Dtype("float16", within="all")) == "Dtype(float16, within=all)"
     with pytest.raises(ValueError, match="dtype must be .*, got 'float17'"):
-        dr.Dtype("float17")
+        dr.injection.Dtype("float17")
     with pytest.raises(ValueError, match=r"target 'Dtype\(float64\)' matches nothing"):
-        resolve(model, dr.Dtype("float64"))
+        resolve(model, dr.injection.Dtype("float64"))
 
 
 def test_unions_count_each_word_once():
@@ -409,7 +409,7 @@ def test_a_glob_leaves_integer_buffers_out_and_says_so_once(target, hit):
         ("blocks.0.index", "blocks.0.index"),
         ("*.index", "blocks.0.index blocks.1.index"),
         ("*.0.[ip]*", "blocks.0.index blocks.0.position"),
-        (dr.Dtype("int64", within="blocks.0.*"), "blocks.0.index"),
+        (dr.injection.Dtype("int64", within="blocks.0.*"), "blocks.0.index"),
         ("blocks", "blocks.0.weight blocks.1.weight"),
     ],
 )

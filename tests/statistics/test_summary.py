@@ -158,15 +158,6 @@ def test_bounds_of_own_metrics():
     assert 0.2 < low < 0.25 < high < 0.3 and np.isnan(interval(summarise(alike, ["mine"]), "mine")[1:]).all()
 
 
-def test_trials_whose_number_followed_from_their_auc_are_refused():
-    """Of older stores: rows with `stopping` = fixed are as good as those without the column."""
-    values = np.random.default_rng(0).random(60)
-    older = one_condition(mine=values, stopping="fixed")
-    pd.testing.assert_frame_equal(summarise(older, ["mine"]), summarise(one_condition(mine=values), ["mine"]))
-    with pytest.raises(ValueError, match=r"trials of Campaign\(precision=...\).*: run the campaign with trials="):
-        summarise(older.assign(stopping="precision"), ["mine"])
-
-
 def test_few_far_values_of_a_bounded_metric_have_stringers_interval():
     values = np.where(np.arange(80) < 4, 0.1, 0.9) + 0.001 * np.arange(80)
     bounded = summarise(one_condition(mine=values), ["mine", "auc"], bounds={"mine": (0, 2)})

@@ -342,7 +342,6 @@ class ErrorMap:
                 header = json.loads(file["about"].tobytes())
                 if (version := header.pop("format")) != _FORMAT:
                     raise ValueError(f"format {version}; this version reads format {_FORMAT}")
-                header.pop("drawn_bits", None)  # of versions before 0.5
                 header = {"clock": 1, "rank": None} | header  # of versions before 0.8
                 header["fingerprint"] = tuple(Fingerprint(n, tuple(s), f, c) for n, s, f, c in header["fingerprint"])
                 names = header.pop("arrays")

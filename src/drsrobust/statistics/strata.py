@@ -258,12 +258,7 @@ class Strata:
 
 def check_trials(table: "pd.DataFrame") -> None:
     """Raises ValueError for a trial that a table holds twice: with one trial number and seed in one condition of one trained
-    model and set of rows (a table without seeds is not checked); and for trials whose number followed from their AUC."""
-    if "stopping" in table and (table["stopping"] == "precision").any():
-        raise ValueError(
-            "the table holds trials of Campaign(precision=...), whose number followed from their AUC (column 'stopping'); no "
-            "interval here is for them: run the campaign with trials="
-        )
+    model and set of rows (a table without seeds is not checked)."""
     keys = [*CONDITION, "mitigation_id", "checkpoint", "data", STRATUM, "seed", "trial"]
     if "seed" not in table:
         return

@@ -93,8 +93,7 @@ def summarise(
     Raises:
         ValueError: a trial that the table holds twice; a metric that the table does not have, or with a value outside its
             bounds, or whose columns the summary has already; bounds of a column that the table does not have or of a built-in
-            metric, or that are no range; trials of several trained models or sets of rows in one condition, or trials that
-            were stopped by their AUC (column `stopping` of versions before 0.5).
+            metric, or that are no range; or trials of several trained models or sets of rows in one condition.
     """
     import pandas as pd
 

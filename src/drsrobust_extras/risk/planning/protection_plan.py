@@ -1,11 +1,8 @@
 """`plan`: the protection of each tensor that loses least within budgets of memory and time."""
 
-import hashlib
-import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,9 +19,7 @@ from drsrobust.extend import (
     check_seed,
     check_truth,
     check_whole,
-    expanded,
     harmful_pilots,
-    new_file,
 )
 from drsrobust.injection import SPREAD, ErrorModel, Target, as_target, resolve
 from drsrobust.mitigation import Composed, Mitigation
@@ -41,7 +36,6 @@ if TYPE_CHECKING:
 
 ADDITIVE = ("refuse", "warn")
 _TIMED_ROWS, _TIMED_BATCHES = 2048, 4  # of timed passes
-_FORMAT = 2  # of saved files
 PLAN, BY_MEANS, UNIFORM = "plan", "plan by means", "uniform"  # kinds of protection in a table of trials
 _BUDGETS, _SPENT = ("budget_bits", "budget_time"), ("stored_percent", "time_percent")
 _ABOUT = ("kind", *_SPENT)
@@ -227,22 +221,6 @@ class Plan:
         fits = (spent <= 100 * np.array([self.budget_bits, self.budget_time]) * (1 + 1e-9)).all(axis=1)
         return [(candidate, cost) for candidate, cost, fit in zip(self.candidates, spent, fits, strict=True) if fit]
 
-    def frontier(self, budgets: Iterable[float]) -> "pd.DataFrame":
-        """The plan at other budgets of stored bits.
-
-        Args:
-            budgets: shares of the tensors' bits.
-
-        Returns:
-            one row each: `budget_bits`, `stored_percent`, `time_percent`, `loss`, `bound` (upper), `least` (lower bound of the
-            mean loss of any plan on these error maps).
-        """
-        import pandas as pd
-
-        names = ["budget_bits", *_SPENT, "loss", "bound", "least"]
-        plans = [self.within(budget_bits=budget) for budget in budgets]
-        return pd.DataFrame([[getattr(plan, name) for name in names] for plan in plans], columns=names)
-
     def verify(
         self,
         evaluator: Evaluator,
@@ -329,58 +307,6 @@ class Plan:
         table[[f"over_plan{end}" for end in ENDS]] = over
         order = ["mitigation", *_ABOUT]
         return table[[*order, *table.columns.drop(order)]].sort_values("auc_drop", kind="stable", ignore_index=True)
-
-    def save(self, path: str | Path) -> None:
-        """Writes losses, costs, budgets and the model's SHA-256 as JSON, complete or not at all, with their own SHA-256. `load`
-        takes the candidates again."""
-        losses = self.losses
-        header = {"format": _FORMAT, "candidates": [candidate.identity() for candidate in self.candidates]}
-        header |= {name: getattr(self, name) for name in (*_BUDGETS, "robust", "seed", "model")}
-        header |= {"required": sorted(self.required), "losses": _listed(losses)}
-        header |= {name: getattr(self, name).to_dict("list") for name in ("costs", "places")}
-        with new_file(expanded("path", path)) as part:
-            part.write_text(json.dumps(header | {"sha256": _sha256(header)}) + "\n", encoding="utf-8")
-
-    @classmethod
-    def load(cls, path: str | Path, candidates: Sequence[Mitigation]) -> "Plan":
-        """Reads a file of `save`.
-
-        Args:
-            path: of the file.
-            candidates: those of the plan, in its order: fitted to the same model, they have the same identity.
-
-        Raises:
-            ValueError: no file of a plan, one that was edited or damaged, or other candidates.
-        """
-        import pandas as pd
-
-        candidates, path = tuple(candidates), expanded("path", path)
-        try:
-            header = json.loads(path.read_text(encoding="utf-8"))
-            if header["format"] != _FORMAT:
-                raise ValueError(f"format {header['format']}")
-            written = header.pop("sha256")
-            sha256 = _sha256(header)
-        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-            raise ValueError(f"{path} is no plan of this version") from error
-        if sha256 != written:
-            raise ValueError(
-                f"{path} was edited or is damaged: its SHA-256 is {sha256[:12]}, and it says {str(written)[:12]}; make it again"
-            )
-        names, identities = header["losses"]["options"][1:], header.pop("candidates")
-        del header["format"]
-        if len(candidates) != len(names):
-            raise ValueError(f"{path} has {len(names)} candidates, {', '.join(names)}; {len(candidates)} were given")
-        for name, identity, candidate in zip(names, identities, candidates, strict=True):
-            if candidate.identity() != identity:
-                raise ValueError(f"{path}: its candidate {name!r} is not among the given ones at its place")
-        arrays = {name: np.array(header["losses"][name], float) for name in ("values", "whole", "weight")}
-        named = {name: tuple(header["losses"][name]) for name in ("tensors", "options", "stratum")}
-        arrays["bounded"] = np.array(header["losses"]["bounded"], bool)
-        losses = Losses(**named, **arrays, golden=header.pop("losses")["golden"])
-        frames = {name: pd.DataFrame(header.pop(name)) for name in ("costs", "places")}
-        header["required"] = frozenset(header["required"])
-        return cls(losses, candidates=candidates, **frames, **header)
 
     def __repr__(self) -> str:
         used = int((self.choice.option > 0).sum())
@@ -502,15 +428,3 @@ def plan(
 def _check_budgets(*budgets: float) -> None:
     for name, value in zip(_BUDGETS, budgets, strict=True):
         check_number(name, value, "a share, 0 or more, as 0.05 for 5 %", lambda share: share >= 0)
-
-
-def _sha256(header: dict[str, Any]) -> str:
-    """SHA-256 (hex) of a file's content; numbers have as many digits as identify them, and are the same after reading."""
-    return hashlib.sha256(json.dumps(header).encode()).hexdigest()
-
-
-def _listed(losses: Losses) -> dict[str, Any]:
-    """Fields as JSON values; NaN as null."""
-    values = {attribute.name: getattr(losses, attribute.name) for attribute in fields(losses)}
-    arrays = {name: array.astype(object) for name, array in values.items() if isinstance(array, np.ndarray)}
-    return values | {name: np.where(array == array, array, None).tolist() for name, array in arrays.items()}
