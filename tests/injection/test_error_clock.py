@@ -146,34 +146,29 @@ def test_lower_rates_and_counts_are_nested(n, seed, one, other):
     assert set(clock.until(low)) <= set(clock.until(high))
     few, many = sorted((int(one * n), int(other * n)))
     assert set(clock.first(few)) <= set(clock.first(many)) and len(clock.first(many)) == many
-    if high < 1 and version == 1:
-        until = clock.until(high)
-        assert np.array_equal(clock.first(len(until)), until)
 
 
 # Rates at which a published tool draws nothing (7e-3, 9e-4, 2e-9, 1e-10 .. 6e-10) or float32 uniforms draw too many.
-@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("rate", [0.5, 0.1, 1e-2, 7e-3, 1e-3, 9e-4, 1e-4, 1e-6, 2e-9, 6e-10, 1e-10, 1e-12, 1e-15])
-def test_counts_are_binomial(rate, version):
+def test_counts_are_binomial(rate):
     n, seeds = min(200_000, int(2000 / rate)), 200
     n = n if rate > 1e-3 else int(20 / rate)
-    if version == 2 and n > 10**11:  # a raw word for each 2**20 places: so rare rates are shown by their thresholds
+    if n > 10**11:  # a raw word for each 2**20 places: so rare rates are shown by their thresholds
         assert sum(int(end) for end in thresholds(rate, 20)[1][:1]) == pytest.approx(
             2**64 * math.exp(math.log1p(-rate) * 2**20), rel=1e-15
         )
         return
-    counts = [len(ErrorClock(n, seed=seed, version=version).until(rate)) for seed in range(seeds)]
+    counts = [len(ErrorClock(n, seed=seed).until(rate)) for seed in range(seeds)]
     low, high = binom.ppf([0.00005, 0.99995], n * seeds, rate)
     assert low <= sum(counts) <= high
     assert np.var(counts) == pytest.approx(n * rate * (1 - rate), rel=0.45)
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_positions_are_uniform(version):
+def test_positions_are_uniform():
     n = 33  # far from a power of two
     hits = np.zeros(n)
     for seed in range(2000):
-        hits[ErrorClock(n, seed=seed, version=version).until(0.1)] += 1
+        hits[ErrorClock(n, seed=seed).until(0.1)] += 1
     assert chisquare(hits).pvalue > 1e-4
     hits[:] = 0
     for seed in range(2000):
@@ -207,7 +202,6 @@ def test_ends():
         (lambda: ErrorClock(0, seed=1), "n must be at least 1, got 0"),
         (lambda: ErrorClock(5, seed=-1), "seed must be .*, got -1"),
         (lambda: ErrorClock(5, seed=2**64), "seed must be .*, got 18446744073709551616"),
-        (lambda: ErrorClock(5, seed=1, version=3), "version is 3; the error clock has versions 1 and 2"),
         (
             lambda: ErrorClock(5, seed=1).until(0.1, blocks=(0, 2)),
             r"blocks is \(0, 2\); it must be a first block and an end, from 0",
