@@ -36,7 +36,7 @@ assert not logging.getLogger().handlers, "basicConfig would do nothing"
 def test_every_name_of_the_stub_is_there():
     for name in drsrobust.__all__:
         assert getattr(drsrobust, name) is not None and name in dir(drsrobust)
-    with pytest.raises(AttributeError, match="No drsrobust attribute nothing"):
+    with pytest.raises(AttributeError, match="module 'drsrobust' has no attribute 'nothing'"):
         drsrobust.nothing  # noqa: B018
 
 

@@ -1,5 +1,5 @@
-"""The public names of this package and of what lies beside it, and the modules that hold them: the only place of the core that
-names `drsrobust_extras`. Names are imported at first use. `python -m drsrobust._names` writes the stubs, which editors read."""
+"""The public names of this package and of `drsrobust_extras`, and the modules that hold them: the only place of the core that
+names the other package. Names are imported at first use. `python -m drsrobust._names` writes the stubs, which editors read."""
 
 import sys
 from collections.abc import Callable

@@ -1,5 +1,5 @@
-"""What extends the core: names of which protections, error models, experiments and pages beside it are made. To use the
-library none of them is needed."""
+"""What extends the core: names of which protections, error models, experiments and pages of `drsrobust_extras` are
+made. To use the library none of them is needed."""
 
 from drsrobust._names import face
 

@@ -1,1 +1,1 @@
-"""What lies beside the core of `drsrobust`, a room each: `protection`, `data`, `risk`, `experiments`, `pages`."""
+"""What is no core of `drsrobust`, a room each: `protection`, `data`, `risk`, `experiments`, `pages`."""

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import click
 
+import drsrobust
+import drsrobust_extras
 from drsrobust import __version__
 from drsrobust_extras.protection import rates
 
 _FILE = click.argument("file", type=click.Path(exists=True, dir_okay=False))
 _TRIALS = click.option("--trials", type=click.IntRange(min=1), help="Trials per condition, in place of the file's.")
-_PACKAGE = str(Path(__file__).parent)
+_PACKAGES = tuple(str(Path(module.__file__).parent) for module in (drsrobust, drsrobust_extras))
 
 
 @contextmanager
@@ -24,7 +26,7 @@ def _errors() -> Iterator[None]:
         raise
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        own = isinstance(error, ValueError | OSError | ImportError) or frame.filename.startswith(_PACKAGE)
+        own = isinstance(error, ValueError | OSError | ImportError) or frame.filename.startswith(_PACKAGES)
         text = str(error) if own else f"{type(error).__name__}: {error} ({frame.filename}, line {frame.lineno})"
         raise click.ClickException(text) from error
 

@@ -1,8 +1,7 @@
-"""Protection plans: which protection each tensor gets, within budgets of memory and time.
+"""Protection plans: which protection each tensor gets, within budgets of memory and time."""
 
-Names are imported at first use. `__init__.pyi` lists them.
-"""
+from drsrobust_extras.risk.planning.choice import Choice, InfeasibleBudget, choose
+from drsrobust_extras.risk.planning.losses import Losses
+from drsrobust_extras.risk.planning.protection_plan import Plan, plan
 
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = ["Choice", "InfeasibleBudget", "Losses", "Plan", "choose", "plan"]
