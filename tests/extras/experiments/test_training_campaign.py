@@ -16,7 +16,7 @@ from drsrobust_extras.experiments.training_errors.trial import Trials
 
 SETTINGS = dr.training.Settings(batch_size=64)
 GRID = {
-    "places": ["over_mlp", dr.OptimizerState(glob="over*.exp_avg_sq"), dr.Gradients("over*"), dr.Inputs("dense")],
+    "targets": ["over_mlp", dr.OptimizerState(glob="over*.exp_avg_sq"), dr.Gradients("over*"), dr.Inputs("dense")],
     "errors": [dr.SingleBit(30), dr.FixedCount(1, bits="mantissa")],
     "detectors": [GradientNorm(), LossSpike(), AdamState()],
     "actions": [Skip(), Recompute(), RollBack(every=3)],
@@ -47,21 +47,21 @@ def expected(data, stored):
 
 
 def test_a_row_for_each_trial(expected):
-    assert len(expected) == 4 * 2 * 3 and not expected.duplicated(["place", "error_model", "trial"]).any()
+    assert len(expected) == 4 * 2 * 3 and not expected.duplicated(["target", "error_model", "trial"]).any()
     assert (expected["bits_flipped"] == 1).all() and expected["step"].between(0, 2).all()
     assert (expected["auc_drop"] == expected["auc_golden"] - expected["auc"]).all() and expected[
         "auc_golden"
     ].nunique() == 1
     top = expected[expected["error_bit"] == 30]
     assert (top["bit"] == 30).all()
-    components = expected.groupby("place")["component"].unique().map(list).to_dict()
+    components = expected.groupby("target")["component"].unique().map(list).to_dict()
     assert components == {
         "over_mlp": ["over_mlp"],
         "OptimizerState(over*.exp_avg_sq)": ["over_mlp"],
         "Gradients(over*)": ["over_mlp"],
         "Inputs(dense)": ["dense"],
     }
-    computed = expected[expected["place"].isin(["Gradients(over*)", "Inputs(dense)"])]
+    computed = expected[expected["target"].isin(["Gradients(over*)", "Inputs(dense)"])]
     noticed = computed[computed["alarm_gradient_norm"] == 1]
     assert len(noticed) and (noticed["auc_recompute"] == noticed["auc_golden"]).all()
     unnoticed = expected[expected["alarm_gradient_norm"].isna()]
@@ -179,22 +179,22 @@ class GradientNormOfNothing(GradientNorm):
 def test_rowwise_adagrad_is_a_place(data, tmp_path):
     settings = dr.training.Settings(batch_size=64, table_optimizer="rowwise_adagrad")
     sums = dr.OptimizerState(glob="*.sum")
-    options = {"settings": settings, "places": [sums, "over_mlp"], "detectors": [dr.training_errors.AdagradState()]}
+    options = {"settings": settings, "targets": [sums, "over_mlp"], "detectors": [dr.training_errors.AdagradState()]}
     options |= {"errors": dr.SingleBit(31), "actions": (), "trials": 8}
     table = campaign(data, tmp_path / "s", **options).run(workers=1, progress=False)
     assert table["component"].unique().tolist() == ["embedding", "over_mlp"]
     # A row that was never read has a sum of 0, and -0 is no negative number.
-    noticed = table[table["place"] == str(sums)]["alarm_adagrad_state"].dropna()
+    noticed = table[table["target"] == str(sums)]["alarm_adagrad_state"].dropna()
     assert len(noticed) and (noticed == 1).all()
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"places": ["nowhere"]}, "target 'nowhere' matches nothing"),
-        ({"places": [dr.OptimizerState(glob="*.sum")]}, r"no optimizer state matches '\*.sum'"),
-        ({"places": [dr.Gradients("nowhere")]}, "no parameter with a gradient matches 'nowhere'"),
-        ({"places": [dr.Activations("nowhere")]}, "no module matches 'nowhere'"),
+        ({"targets": ["nowhere"]}, "target 'nowhere' matches nothing"),
+        ({"targets": [dr.OptimizerState(glob="*.sum")]}, r"no optimizer state matches '\*.sum'"),
+        ({"targets": [dr.Gradients("nowhere")]}, "no parameter with a gradient matches 'nowhere'"),
+        ({"targets": [dr.Activations("nowhere")]}, "no module matches 'nowhere'"),
         ({"errors": dr.SingleBit(40)}, "bit"),
         ({"when": 10}, "when goes to step 10, and the continuation ends at 10"),
         ({"when": []}, r"when must be one or more steps, each at least 0, got \[\]"),

@@ -1,6 +1,7 @@
 """Errors during training as a campaign: from one snapshot the continuation without errors, and one with an error per trial."""
 
 import time
+import warnings
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
@@ -70,13 +71,13 @@ class TrainingCampaign(StoredTrials):
     Args:
         model: from whose present weights training starts (it does not change), or a name: a new one, from `settings.seed`.
         data: trains on `data.train`.
-        places: where errors strike. In memory, between two steps: targets as of `inject`, and `OptimizerState(glob=...)`. While
+        targets: where errors strike. In memory, between two steps: targets as of `inject`, and `OptimizerState(glob=...)`. While
             a step is computed: `Inputs`, `Activations`, `Gradients` (of one tensor or module, drawn in each trial).
-        errors: error models, or one; each in each place.
+        errors: error models, or one; each in each target.
         when: steps after the snapshot, from 0, in one of which the error strikes, drawn uniformly; or one step.
         detectors: that watch from the step of the error on; None: `GradientNorm`, `LossSpike`, `NonFinite`.
         actions: that are tried, each in a continuation of its own, where one of its detectors alarms or a step raises.
-        trials: of each place and error model.
+        trials: of each target and error model.
         settings: of training; None: `default_settings` of model and data set.
         warm_up: steps before the snapshot.
         evaluate_at: steps after the snapshot at which AUC is measured; the last one ends the continuation.
@@ -85,16 +86,17 @@ class TrainingCampaign(StoredTrials):
         seed: of the errors.
         label: in the column `protocol` of the table.
         store: folder of the results; None: one in the cache, as of `Campaign`.
+        places: the old name of `targets`, until version 0.12.
 
     Raises:
-        TypeError, ValueError: a place that matches nothing, an action on a detector that does not watch, one name twice, steps
+        TypeError, ValueError: a target that matches nothing, an action on a detector that does not watch, one name twice, steps
             that are none, or an optimizer of tables that hides their gradients.
 
     Example:
         >>> import drsrobust as dr
         >>> data = dr.load_dataset("synthetic-movielens", rows=20_000)
         >>> short = {"warm_up": 20, "evaluate_at": (5, 10), "when": 0, "settings": dr.training.Settings(batch_size=256)}
-        >>> campaign = TrainingCampaign("dlrm", data, places=["over_mlp"], errors=dr.SingleBit(30), trials=2, **short)
+        >>> campaign = TrainingCampaign("dlrm", data, targets=["over_mlp"], errors=dr.SingleBit(30), trials=2, **short)
         >>> table = campaign.run(workers=1, progress=False)
         >>> table[["step", "bit", "bits_flipped"]].values.tolist()
         [[0, 30, 1], [0, 30, 1]]
@@ -105,7 +107,7 @@ class TrainingCampaign(StoredTrials):
         model: nn.Module | str,
         data: Dataset,
         *,
-        places: Iterable[Any],
+        targets: Iterable[Any] | None = None,
         errors: Iterable[ErrorModel] | ErrorModel,
         when: Iterable[int] | int = range(10),
         detectors: Iterable[Detector] | None = None,
@@ -119,7 +121,11 @@ class TrainingCampaign(StoredTrials):
         seed: int = 0,
         label: str = "training",
         store: str | PathLike | None = None,
+        places: Iterable[Any] | None = None,
     ) -> None:
+        if places is not None:
+            warnings.warn("TrainingCampaign(places=) is targets= since version 0.11", FutureWarning, stacklevel=2)
+            targets = places
         self.trials, warm_up, watch = (
             check_whole(name, value, 1) for name, value in (("trials", trials), ("warm_up", warm_up), ("watch", watch))
         )
@@ -131,11 +137,11 @@ class TrainingCampaign(StoredTrials):
         if rows is not None:
             check_instance("rows", rows, Split, "a Split, as data.test")
         check_text("label", label)
-        places = check_items("places", places, "a list of targets, as ['over_mlp']", Target | Transient)
-        for place in places:
-            if not isinstance(place, Transient):
-                as_target(place)  # raises
-        self._pairs = [(error, target) for error, target, _ in condition_triples(errors, places, None, None)]
+        targets = check_items("targets", targets, "a list of targets, as ['over_mlp']", Target | Transient)
+        for target in targets:
+            if not isinstance(target, Transient):
+                as_target(target)  # raises
+        self._pairs = [(error, target) for error, target, _ in condition_triples(errors, targets, None, None)]
         self._detectors = (GradientNorm(), LossSpike(), NonFinite())
         if detectors is not None:
             self._detectors = tuple(check_items("detectors", detectors, "a list of detectors"))
@@ -269,7 +275,7 @@ class TrainingCampaign(StoredTrials):
         of = table["tensor"].str.removeprefix(gradient).map(self._components)
         table["component"] = of.where(table["tensor"].str.startswith(gradient, na=False), table["component"])
         integers = {name: "Int64" for name in table if name.startswith("alarm_") or name in ("step", "bit")}
-        table = table.astype(integers).assign(place=table["target"])
+        table = table.astype(integers).assign(place=table["target"])  # the old name, until version 0.12
         return table.assign(mode=modes(table, [f"alarm_{one.name}" for one in self._detectors if one.is_spike]))
 
     def false_alarms(self, steps: int = 1000) -> "pd.DataFrame":
