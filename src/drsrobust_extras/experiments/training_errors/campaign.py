@@ -71,8 +71,8 @@ class TrainingCampaign(StoredTrials):
     Args:
         model: from whose present weights training starts (it does not change), or a name: a new one, from `settings.seed`.
         data: trains on `data.train`.
-        targets: where errors strike. In memory, between two steps: targets as of `inject`, and `OptimizerState(glob=...)`. While
-            a step is computed: `Inputs`, `Activations`, `Gradients` (of one tensor or module, drawn in each trial).
+        targets: where errors strike. In memory, between two steps: targets as of `inject`, and `OptimizerState(glob=...)`.
+            While a step is computed: `Inputs`, `Activations`, `Gradients` (of one tensor or module, drawn in each trial).
         errors: error models, or one; each in each target.
         when: steps after the snapshot, from 0, in one of which the error strikes, drawn uniformly; or one step.
         detectors: that watch from the step of the error on; None: `GradientNorm`, `LossSpike`, `NonFinite`.
