@@ -1,11 +1,14 @@
 import re
 import subprocess
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 import drsrobust
+from drsrobust._names import MOVED
 
 
 def python(code, *flags):
@@ -38,6 +41,15 @@ def test_every_name_of_the_stub_is_there():
         assert getattr(drsrobust, name) is not None and name in dir(drsrobust)
     with pytest.raises(AttributeError, match="module 'drsrobust' has no attribute 'nothing'"):
         drsrobust.nothing  # noqa: B018
+
+
+def test_a_module_that_moved_says_where_it_is():
+    for module in ("drsrobust.plots.curves", "drsrobust.rates", "drsrobust.models.afm"):
+        with pytest.raises(ModuleNotFoundError, match=r"drsrobust.* is drsrobust_extras.* since version"):
+            import_module(module)
+    assert drsrobust.plots.__name__ == "drsrobust_extras.pages.plots" and drsrobust.models.stored_as is not None
+    for old, new in MOVED.items():
+        assert find_spec(new) is not None and old.startswith("drsrobust.")
 
 
 @pytest.mark.long
