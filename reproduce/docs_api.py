@@ -8,6 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from drsrobust._names import MOVED
+
 # Packages in the order of the index.
 GROUPS = ("injection", "mitigation", "planning", "evaluation", "campaign", "statistics", "plots", "report", "data")
 GROUPS += (
@@ -49,10 +51,16 @@ def public_names() -> dict[str, Any]:
     found: dict[int, tuple[str, Any]] = {}
     for path in (*paths, *FURTHER):
         package, _, name = path.rpartition(".")
-        value = getattr(import_module(f"drsrobust.{package}".rstrip(".")), name)
+        value = getattr(_module(package), name)
         if inspect.isclass(value) or inspect.isfunction(value):
             found.setdefault(id(value), (path, value))
     return dict(sorted(found.values(), key=lambda pair: pair[0].rpartition(".")[2].lower()))
+
+
+def _module(name: str) -> Any:
+    """A module by the name that users write after `dr.`, or had before version 0.11; of an empty one the package."""
+    full = f"drsrobust.{name}".rstrip(".")
+    return import_module(MOVED.get(full, full))
 
 
 def _names_of(module: Any) -> list[str]:
@@ -62,7 +70,8 @@ def _names_of(module: Any) -> list[str]:
 
 def group(path: str, value: Any) -> str:
     """The package whose page lists a name."""
-    module = path.split(".")[0] if "." in path else value.__module__.split(".")[1]
+    home = next((old for old, new in MOVED.items() if f"{value.__module__}.".startswith(f"{new}.")), value.__module__)
+    module = path.split(".")[0] if "." in path else home.split(".")[1]
     return "campaign" if module == "campaign_file" else module
 
 
@@ -110,7 +119,7 @@ def write_api(folder: Path, guides: list[Section]) -> None:
     parts = ["# Public names", "", about, ""]
     for package in GROUPS:
         listed = {path: value for path, value in names.items() if group(path, value) == package}
-        about = first_sentence(import_module(f"drsrobust.{package}"))
+        about = first_sentence(_module(package))
         table = ["| name | what it is |", "| --- | --- |"]
         table += [f"| [{path}]({path}.md) | {_cell(first_sentence(value))} |" for path, value in listed.items()]
         toctree = ["```{toctree}", ":hidden:", "", *(f"{path.rpartition('.')[2]} <{path}>" for path in listed), "```"]

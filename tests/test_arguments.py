@@ -195,20 +195,20 @@ CASES = [
     *[(lambda s, v=v: dr.data.from_frame(s.frame, label=v), "label", v) for v in ([], None, 1.5)],
     *[(lambda s, v=v: dr.data.from_frame(s.frame, label="y", dense=v), "dense", v) for v in ("a", 5, None)],
     *[
-        (lambda s, v=v: dr.TrainingCampaign(v, s.data, places=["top"], errors=s.flip), "model", v)
+        (lambda s, v=v: dr.TrainingCampaign(v, s.data, targets=["top"], errors=s.flip), "model", v)
         for v in (5, None, Net)
     ],
-    *[(lambda s, v=v: dr.TrainingCampaign("fm", v, places=["top"], errors=s.flip), "data", v) for v in (5, None)],
+    *[(lambda s, v=v: dr.TrainingCampaign("fm", v, targets=["top"], errors=s.flip), "data", v) for v in (5, None)],
     *[
-        (lambda s, v=v: dr.TrainingCampaign("fm", s.data, places=v, errors=s.flip), "places", v)
+        (lambda s, v=v: dr.TrainingCampaign("fm", s.data, targets=v, errors=s.flip), "targets", v)
         for v in ("top", 5, None)
     ],
     *[
-        (lambda s, n=n, v=v: dr.TrainingCampaign("fm", s.data, places=["top"], errors=s.flip, **{n: v}), n, v)
+        (lambda s, n=n, v=v: dr.TrainingCampaign("fm", s.data, targets=["top"], errors=s.flip, **{n: v}), n, v)
         for n, v in [("detectors", 5), ("detectors", [GradientNorm]), ("actions", 5), ("when", 1.5), ("when", "x")]
     ],
     *[
-        (lambda s, n=n, v=v: dr.TrainingCampaign("fm", s.data, places=["top"], errors=s.flip, **{n: v}), n, v)
+        (lambda s, n=n, v=v: dr.TrainingCampaign("fm", s.data, targets=["top"], errors=s.flip, **{n: v}), n, v)
         for n, v in [("warm_up", 1.5), ("watch", "x"), ("trials", True), ("label", 5), ("rows", 5), ("settings", 5)]
     ],
     *[(lambda s, v=v: dr.summarise(v), "table", v) for v in (None, [1], "x", pd.DataFrame)],
