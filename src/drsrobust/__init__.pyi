@@ -13,7 +13,6 @@ from drsrobust.campaign import decades as decades
 from drsrobust.evaluation import Evaluator as Evaluator
 from drsrobust.injection import Activations as Activations
 from drsrobust.injection import BitFlip as BitFlip
-from drsrobust.injection import Dtype as Dtype
 from drsrobust.injection import ErrorMap as ErrorMap
 from drsrobust.injection import FixedCount as FixedCount
 from drsrobust.injection import Gradients as Gradients
@@ -39,7 +38,6 @@ from drsrobust.training import load_models as load_models
 from drsrobust_extras.data.load import load_dataset as load_dataset
 from drsrobust_extras.experiments import training_errors as training_errors
 from drsrobust_extras.experiments.allowed_flips import Allowed as Allowed
-from drsrobust_extras.experiments.chosen_flips import WorstCase as WorstCase
 from drsrobust_extras.experiments.chosen_flips import worst_case as worst_case
 from drsrobust_extras.experiments.probe_rows import ProbeRows as ProbeRows
 from drsrobust_extras.experiments.training_errors.campaign import TrainingCampaign as TrainingCampaign

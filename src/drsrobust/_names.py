@@ -320,6 +320,12 @@ def is_module(name: str, attribute: str) -> bool:
     return name == __package__ and attribute in MODULES
 
 
+def stub_path(name: str) -> Path:
+    """The file of a face's stub."""
+    place = Path(__file__).parent.joinpath(*name.split(".")[1:])
+    return place / "__init__.pyi" if place.is_dir() else place.with_suffix(".pyi")
+
+
 def stub(name: str) -> str:
     """The text of a face's stub."""
     lines = []
@@ -332,5 +338,4 @@ def stub(name: str) -> str:
 
 if __name__ == "__main__":
     for name in NAMES:
-        folder = Path(__file__).parent.joinpath(*name.split(".")[1:])
-        (folder / "__init__.pyi").write_text(stub(name))
+        stub_path(name).write_text(stub(name))

@@ -17,12 +17,12 @@ from drsrobust.injection.error_map import ErrorMap as ErrorMap
 from drsrobust.injection.error_models import ErrorModel as ErrorModel
 from drsrobust.injection.error_models import Sum as Sum
 from drsrobust.injection.error_models import UNITS as UNITS
+from drsrobust.injection.first_arrivals import VALUE as VALUE
 from drsrobust.injection.inject import Injection as Injection
 from drsrobust.injection.inject import inject as inject
 from drsrobust.injection.number_formats import Bits as Bits
 from drsrobust.injection.rank import Rank as Rank
 from drsrobust.injection.rows import Rows as Rows
-from drsrobust.injection.sequential_arrivals import VALUE as VALUE
 from drsrobust.injection.targets import Dtype as Dtype
 from drsrobust.injection.targets import OptimizerState as OptimizerState
 from drsrobust.injection.targets import Target as Target
