@@ -278,8 +278,11 @@ MOVED = {
     "drsrobust.timing": "drsrobust_extras.risk.timing",
     "drsrobust.training_errors": "drsrobust_extras.experiments.training_errors",
 }
-# What registers more of a kind, as `drsrobust.models.registry.register`: imported with the registry.
-REGISTRATIONS = {"models": ["drsrobust_extras.data.paper_models"]}
+# What registers more of a kind, as by `drsrobust.models.registry.register`: imported with the registry.
+REGISTRATIONS = {
+    "models": ["drsrobust_extras.data.paper_models"],
+    "passes": ["drsrobust.evaluation.sharded_rows", "drsrobust.evaluation.stream_passes"],
+}
 
 
 class Moved(MetaPathFinder):

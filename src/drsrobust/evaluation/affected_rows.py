@@ -22,6 +22,7 @@ from drsrobust.evaluation.dataflow import Dataflow, trace_dataflow
 from drsrobust.evaluation.device_rows import DeviceLookups, DeviceRows
 from drsrobust.evaluation.gradients import gradients
 from drsrobust.evaluation.lookups import IN_MEMORY, BatchLookups, SplitLookups
+from drsrobust.evaluation.passes import Passes
 from drsrobust.injection import ErrorMap
 from drsrobust.introspection.calling import device_of, on_device_of
 from drsrobust.introspection.tensors import TensorEntry, named_modules
@@ -71,7 +72,7 @@ class Affected:
     batches: np.ndarray | None = None
 
 
-class AffectedRows:
+class AffectedRows(Passes):
     """The golden run of a model on some rows, and the rows that errors affect.
 
     Args:
@@ -86,6 +87,8 @@ class AffectedRows:
         everything: why every rerun is a full run; None otherwise.
         bounded: whether an operation with a bounded result, as a sigmoid, made the scores; None: unknown.
     """
+
+    traced = True
 
     def __init__(
         self, model: nn.Module, rows: Split | Batches, budget: int, scoring: Scoring, flow: Dataflow | None = None

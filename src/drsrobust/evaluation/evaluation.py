@@ -3,16 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from drsrobust.evaluation.sharded_rows import ShardedRows
-from drsrobust.evaluation.stream_passes import StreamPasses
 from drsrobust.metrics import served
 from drsrobust.metrics.streamed import Headline
 from drsrobust.metrics.tasks import ClickMetrics, MultiMetrics, RankMetrics
 
-TaskMetrics = ClickMetrics | MultiMetrics | RankMetrics | StreamPasses | ShardedRows
+TaskMetrics = ClickMetrics | MultiMetrics | RankMetrics | Any  # or those that passes have of their own
 NUMBERS = ("outcome", "rows_reached", "auc", "logloss", "ne", "nan_rows", "inf_rows")  # that every rank has
 
 

@@ -17,6 +17,7 @@ from drsrobust._amounts import amount
 from drsrobust._arguments import check_function, check_instance
 from drsrobust._choices import check_choice
 from drsrobust._html import facts
+from drsrobust._names import load_registrations
 from drsrobust.data import Batches, Dataset, Split, StreamedRows, StreamError
 from drsrobust.evaluation.affected_rows import AffectedRows, CoupledRowsError
 from drsrobust.evaluation.checked_model import check_model
@@ -24,23 +25,18 @@ from drsrobust.evaluation.checked_rows import checked_rows, ids_and_tables
 from drsrobust.evaluation.device_pairs import twice_won
 from drsrobust.evaluation.evaluation import NUMBERS, Evaluation, TaskMetrics, compared, non_finite_rows
 from drsrobust.evaluation.golden_scores import check_finite, warn_of_chance, warn_of_probabilities
-from drsrobust.evaluation.sharded_rows import ShardedRows
-from drsrobust.evaluation.stream_passes import StreamPasses
+from drsrobust.evaluation.passes import Asked, Passes, registered
 from drsrobust.evaluation.tensor_probes import Probes, probe_tensors, target_maps
 from drsrobust.injection import AddressSpace, AppliedMap, ErrorMap, InjectionError, open_in, restore_leftovers
 from drsrobust.injection.apply import suspended
 from drsrobust.introspection.calling import Forward, device_of
 from drsrobust.introspection.numerics import numerics, numerics_text
-from drsrobust.introspection.ranks import Ranks
-from drsrobust.introspection.sharded import is_sharded
-from drsrobust.introspection.tensors import listed
 from drsrobust.introspection.wrappers import check_module
 from drsrobust.metrics._inputs import checked_k
 from drsrobust.metrics.changes import checked_epsilon, checked_threshold
 from drsrobust.metrics.incremental import SCORES
 from drsrobust.metrics.own import OwnMetric
 from drsrobust.metrics.row_parts import draws
-from drsrobust.metrics.streamed import Headline
 from drsrobust.metrics.tasks import ClickMetrics, MultiMetrics, RankMetrics
 from drsrobust.mitigation import Mitigation
 from drsrobust.mitigation.base import attached_mitigations
@@ -115,7 +111,6 @@ class Evaluator:
     ) -> None:
         check_module(model)
         check_model(model)
-        self.ranks = Ranks() if is_sharded(model) else None
         self.numerics = numerics()
         self.scoring = Scoring(forward, "logit" if output is None else output, task)
         if factory is not None:
@@ -139,44 +134,40 @@ class Evaluator:
         self.checkpoint, self._checksum = state_digest(model), state_checksum(model)
         self._attached = attached_mitigations(model)
         try:
-            self._reach: Any = self._passes(budget)
+            self._reach = self._passes(budget)
         except IndexError as error:
             raise IndexError(f"{error}; {ids_and_tables(model, rows)}") from error.__cause__ or error
         golden = self._reach.scores
         self.on_first(lambda: check_finite(golden, len(rows), task))
-        self._reference = self._metrics(golden)
+        self._reference = self._reach.metrics(lambda: self._metrics(golden))
         self.full_run = self._reach.everything
         self._probes: list[Probes] = []  # shared with evaluators that share the golden run
-        self._warned = isinstance(rows, StreamedRows)  # who passes one knows
+        self._warned = self._reach.announced
         self.golden = self._evaluation(golden, None)
         if task == "click" and not self._attached and multiprocessing.parent_process() is None:
-            clicks = rows.clicks if isinstance(rows, StreamedRows) else np.sum(rows.labels)
-            warn_of_chance(self.name, self.golden.auc, int(clicks), len(rows))
+            warn_of_chance(self.name, self.golden.auc, self._reach.clicks(rows), len(rows))
         if output is None and task != "rank" and golden is not None:
-            self._warn_of_probabilities()
+            evidence = self._reach.compared(getattr(rows, "labels", None))
+            if evidence is not None:
+                warn_of_probabilities(self.name, *evidence, rows.tasks, self._reach.bounded)
 
-    def _passes(self, budget: int) -> StreamPasses | ShardedRows | AffectedRows:
+    def _passes(self, budget: int) -> Passes:
         """Makes the golden run."""
-        if self.ranks is not None:
-            self.ranks.warn_of_timeout()
-            if isinstance(self.rows, StreamedRows):
-                raise ValueError("the rows of a sharded model must be a Split or Batches, and these are a stream")
-            tables = {e.name: e.sharded.parts if e.sharded else None for e in listed(self.model)}
-            about = {"rows": self.rows.fingerprint, "options": [self._options, self.scoring.output, self.scoring.task]}
-            self.ranks.check_same("evaluators", {**about, **{f"the plan of {name}": t for name, t in tables.items()}})
-            return ShardedRows(self.model, self.rows, self.scoring, self.ranks)
-        if isinstance(self.rows, StreamedRows):
-            return StreamPasses(self.model, self.rows, self.scoring, self._options["scores"])
+        if (make := registered(self.model, self.rows)) is not None:
+            return make(Asked(self.model, self.rows, self.scoring, self._options))
         return AffectedRows(self.model, self.rows, budget, self.scoring)
 
+    @property
+    def ranks(self) -> Any:
+        """The processes that make the same calls; None: this one alone."""
+        return self._reach.ranks
+
     def on_first(self, function: Callable[[], Any]) -> Any:
-        """What a function returns; of a sharded model what it returns on rank 0, which alone has scores."""
-        return function() if self.ranks is None else self.ranks.from_first(function)
+        """What a function returns; of several processes what it returns in the one that has scores."""
+        return self._reach.on_first(function)
 
     def _metrics(self, golden: Any) -> TaskMetrics:
         """Metrics of the task, of the golden scores."""
-        if isinstance(self._reach, StreamPasses) or golden is None:
-            return self._reach
         rows, options = self.rows, {name: value for name, value in self._options.items() if name != "memory"}
         compare = options.pop("scores")
         if self.scoring.task == "rank":
@@ -191,17 +182,6 @@ class Evaluator:
             return ClickMetrics(rows.labels, golden, rows.prior, rows.users, compare=compare, **options)
         priors = np.nanmean(rows.labels, axis=0)  # NaN: not observed
         return MultiMetrics(rows.labels, golden, priors, rows.tasks, rows.users, compare=compare, **options)
-
-    def _warn_of_probabilities(self) -> None:
-        """Warns if the golden scores, or those of a task, look like probabilities."""
-        if not isinstance(self._reach, StreamPasses):
-            scores, labels = self._reach.scores, self.rows.labels
-        else:
-            scores = labels = np.array(self._reach.ends)
-            if scores.min() < 0 or scores.max() > 1 or self._reach.bounded is False:
-                return
-        bounded = None if isinstance(self._reach, StreamPasses) else self._reach.bounded
-        warn_of_probabilities(self.name, scores, labels, self.rows.tasks, bounded)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -298,10 +278,10 @@ class Evaluator:
         """
         if self._probes:
             return self._probes[0]
-        if known is None and isinstance(self._reach, AffectedRows):
+        if known is None and self._reach.traced:
             computes = any(mitigation.computes for mitigation in self._attached)
             known = probe_tensors(self.model, self._reach, reruns=self.full_run is None, effects=not computes)
-        if known is None and isinstance(self._reach, StreamPasses) and not self._attached:
+        elif known is None:
             known = self._reach.probe()
         self._probes.append(known := known or Probes())
         if known.rounded:
@@ -362,10 +342,7 @@ class Evaluator:
             mitigation: attached while the block runs.
             guarded: the evaluator of an earlier block with this mitigation; saves another golden run.
         """
-        if mitigation.computes and self.ranks is not None:
-            raise ValueError(
-                f"{mitigation.name} takes part in the computation, which is not supported of a sharded model"
-            )
+        self._reach.check_mitigation(mitigation)
         with mitigation.attach(self.model):
             if guarded is None and not mitigation.computes:  # the same golden run and cached outputs
                 guarded = copy.copy(self)
@@ -426,15 +403,14 @@ class Evaluator:
             ne=ne,
             nan_rows=nan_rows,
             inf_rows=inf_rows,
-            scores=None if isinstance(scores, Headline) else scores,
+            scores=self._reach.kept(scores),
             _reference=self._reference,
             _changed=changed,
         )
 
     def check_own_metric(self, metric: OwnMetric) -> None:
         """Raises ValueError for a user's metric that raises, or gives no finite number, without errors; for any of a stream."""
-        if isinstance(self.rows, StreamedRows):
-            raise ValueError(f"metric {metric.name!r} needs all scores, and a stream keeps none")
+        self._reach.check_metric(metric)
         self.on_first(lambda: self._check_own_metric(metric))
 
     def _check_own_metric(self, metric: OwnMetric) -> None:
@@ -478,12 +454,11 @@ class Evaluator:
     def _repr_html_(self) -> str:
         golden, click = self.golden, self.scoring.task == "click"
         rows = f"{len(self.rows):,} of {self.rows.dataset}"
-        clicks = self.rows.clicks if isinstance(self.rows, StreamedRows) else self.rows.labels
         return facts(
             "Evaluator",
             {
                 "model": f"{self.name}, {sum(p.numel() for p in self.model.parameters()):,} parameters",
-                "rows": f"{rows}, {np.sum(clicks) / len(self.rows):.1%} clicked" if click else rows,
+                "rows": f"{rows}, {self._reach.clicks(self.rows) / len(self.rows):.1%} clicked" if click else rows,
                 "task": None if click else self.scoring.task,
                 "AUC without errors": golden.auc and f"{golden.auc:.4f}",
                 "log loss, NE": golden.ne and f"{golden.logloss:.4f}, {golden.ne:.4f}",
@@ -497,3 +472,6 @@ class Evaluator:
 def check_evaluator(evaluator: object) -> None:
     """Raises ArgumentError for what is no evaluator."""
     check_instance("evaluator", evaluator, Evaluator, "an Evaluator, as Evaluator(model, data.test)")
+
+
+load_registrations("passes")

@@ -4,7 +4,7 @@ All ranks call the model equally often; one without a batch of its own scores th
 rows that look them up by the collection's configuration; nothing is traced through collectives, so other errors affect all
 rows."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from drsrobust.data import Batches, Split
+from drsrobust.data import Batches, Split, StreamedRows
 from drsrobust.evaluation.affected_rows import (
     MAX_SHARE_ALONE,
     Affected,
@@ -20,18 +20,22 @@ from drsrobust.evaluation.affected_rows import (
     near,
     with_witnesses,
 )
+from drsrobust.evaluation.evaluation import TaskMetrics
 from drsrobust.evaluation.lookups import SplitLookups
+from drsrobust.evaluation.passes import Asked, Passes, register
 from drsrobust.injection import ErrorMap
 from drsrobust.introspection.ranks import Ranks
+from drsrobust.introspection.sharded import is_sharded
 from drsrobust.introspection.tensors import listed
 from drsrobust.metrics.names import CLICK, RANK, split_name
+from drsrobust.mitigation import Mitigation
 from drsrobust.models import Scoring, score
 from drsrobust.models.scoring import BATCH, PaddedBatches
 
 SMALLEST = 64  # rows of a batch
 
 
-class ShardedRows:
+class ShardedRows(Passes):
     """For an evaluator of a sharded model what `AffectedRows` is for others; arguments as of that.
 
     Attributes:
@@ -46,7 +50,7 @@ class ShardedRows:
     bounded = None
 
     def __init__(self, model: nn.Module, rows: Split | Batches, scoring: Scoring, ranks: Ranks) -> None:
-        self._model, self.n, self._scoring, self._ranks = model, len(rows), scoring, ranks
+        self._model, self.n, self._scoring, self.ranks = model, len(rows), scoring, ranks
         self._split = rows if isinstance(rows, Split) else None
         self.everything = None if self._split else "rows of batches of one's own are scored in these batches"
         self._batches: Sequence[Any] = self._cut(None) if self._split else list(rows.batches)
@@ -66,33 +70,48 @@ class ShardedRows:
         self._known = {table for table, why in known.items() if not ranks.any(why is not None)}
         self._replicas = {entry.name for entry in listed(model) if entry.sharded is None}
 
+    def on_first(self, function: Callable[[], Any]) -> Any:
+        """As of `Passes`."""
+        return self.ranks.from_first(function)
+
+    def metrics(self, make: Callable[[], TaskMetrics]) -> Any:
+        """As of `Passes`; on ranks without scores these passes themselves, which check names."""
+        return self if self.scores is None else make()
+
+    def check_mitigation(self, mitigation: Mitigation) -> None:
+        """Raises ValueError for a mitigation that takes part in the computation."""
+        if mitigation.computes:
+            raise ValueError(
+                f"{mitigation.name} takes part in the computation, which is not supported of a sharded model"
+            )
+
     def _cut(self, rows: np.ndarray | None) -> PaddedBatches:
         """Some rows of the split (None: all) as batches, at least one for each rank where there are so many."""
         n = self.n if rows is None else len(rows)
-        size = min(BATCH, max(SMALLEST, -(-n // (32 * self._ranks.world)) * 32))
+        size = min(BATCH, max(SMALLEST, -(-n // (32 * self.ranks.world)) * 32))
         return PaddedBatches(self._split, size, rows)
 
     def _turns(self, batches: Sequence[Any], rank: int) -> list[int]:
         """Numbers of the batches that a rank scores."""
-        turns = -(-len(batches) // self._ranks.world)
-        return [min(turn * self._ranks.world + rank, len(batches) - 1) for turn in range(turns)]
+        turns = -(-len(batches) // self.ranks.world)
+        return [min(turn * self.ranks.world + rank, len(batches) - 1) for turn in range(turns)]
 
     def _rank_batches(self, batches: Sequence[Any]) -> Iterable[Any]:
-        return (batches[number] for number in self._turns(batches, self._ranks.rank))
+        return (batches[number] for number in self._turns(batches, self.ranks.rank))
 
     def _scored(
         self, batches: Sequence[Any], n: int, own: Iterable[Any] | None = None, golden: bool = False
     ) -> np.ndarray | None:
         """Scores of the first n rows of some batches on rank 0; None on the others."""
         sizes = self._sizes if batches is self._batches else batches.sizes()
-        of_ranks = [[sizes[number] for number in self._turns(batches, rank)] for rank in range(self._ranks.world)]
-        rows = sum(of_ranks[self._ranks.rank])
+        of_ranks = [[sizes[number] for number in self._turns(batches, rank)] for rank in range(self.ranks.world)]
+        rows = sum(of_ranks[self.ranks.rank])
         scores = score(self._model, own or self._rank_batches(batches), rows, self._scoring, golden=golden)
-        parts = self._ranks.gather(torch.from_numpy(scores), list(map(sum, of_ranks)))
+        parts = self.ranks.gather(torch.from_numpy(scores), list(map(sum, of_ranks)))
         if parts is None:
             return None
         pieces = [part.split(lengths) for part, lengths in zip(parts, of_ranks, strict=True)]
-        world = self._ranks.world
+        world = self.ranks.world
         return torch.cat([pieces[i % world][i // world] for i in range(len(sizes))]).numpy()[:n]
 
     def full(self, golden: bool = False) -> np.ndarray | None:
@@ -102,7 +121,7 @@ class ShardedRows:
     def intact(self) -> bool:
         """Whether the model without errors gives the golden scores."""
         scores = self.full()
-        return self._ranks.from_first(lambda: np.array_equal(scores, self.scores))
+        return self.ranks.from_first(lambda: np.array_equal(scores, self.scores))
 
     def of(self, maps: Iterable[ErrorMap]) -> Affected:
         """The rows that the errors of several maps together affect; `dense` where they affect all."""
@@ -134,8 +153,8 @@ class ShardedRows:
             alone = near(scored[is_witness], self.scores[numbers[is_witness]])
             return scores, alone and (compared is None or near(scores, compared))
 
-        scores, alone = merged() if self._ranks.is_first else (None, True)
-        if not self._ranks.broadcast(alone):
+        scores, alone = merged() if self.ranks.is_first else (None, True)
+        if not self.ranks.broadcast(alone):
             raise CoupledRowsError
         return scores, affected.rows
 
@@ -145,3 +164,22 @@ class ShardedRows:
     def check_name(self, name: str) -> None:
         """Raises ValueError for an unknown metric."""
         split_name(name, RANK if self._scoring.task == "rank" else CLICK)
+
+
+def _over_ranks(asked: Asked) -> ShardedRows:
+    """The golden run of a sharded model.
+
+    Raises:
+        ValueError: a stream, or ranks that differ in their rows or in how the model is sharded.
+    """
+    ranks, rows = Ranks(), asked.rows
+    ranks.warn_of_timeout()
+    if isinstance(rows, StreamedRows):
+        raise ValueError("the rows of a sharded model must be a Split or Batches, and these are a stream")
+    tables = {e.name: e.sharded.parts if e.sharded else None for e in listed(asked.model)}
+    about = {"rows": rows.fingerprint, "options": [asked.options, asked.scoring.output, asked.scoring.task]}
+    ranks.check_same("evaluators", {**about, **{f"the plan of {name}": table for name, table in tables.items()}})
+    return ShardedRows(asked.model, rows, asked.scoring, ranks)
+
+
+register(lambda model, rows: is_sharded(model), _over_ranks)

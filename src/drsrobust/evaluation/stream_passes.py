@@ -1,5 +1,7 @@
 """A model's passes over a stream, of which nothing but metrics is kept."""
 
+from collections.abc import Callable
+
 import numpy as np
 from torch import nn
 
@@ -7,15 +9,19 @@ from drsrobust._files import cache_folder, unnamed_file, writing
 from drsrobust.data.row_stream import StreamedRows, StreamError
 from drsrobust.evaluation.affected_rows import AffectedRows
 from drsrobust.evaluation.dataflow import trace_dataflow
+from drsrobust.evaluation.evaluation import TaskMetrics
+from drsrobust.evaluation.passes import Passes, register
 from drsrobust.evaluation.tensor_probes import ALONE, Probes, flipped, probe_tensors
 from drsrobust.injection.stored import stored
 from drsrobust.metrics.names import CLICK, HEADLINE, split_name
+from drsrobust.metrics.own import OwnMetric
 from drsrobust.metrics.streamed import Headline, StreamedMetrics
+from drsrobust.mitigation.base import attached_mitigations
 from drsrobust.models import Scoring, score
 from drsrobust.models.scoring import BATCH, PaddedBatches
 
 
-class StreamPasses:
+class StreamPasses(Passes):
     """The golden run over a stream, and further passes: for an evaluator `AffectedRows` and the metrics in one.
 
     Args:
@@ -31,14 +37,34 @@ class StreamPasses:
     """
 
     everything = "its rows are a stream, whose blocks are made for whole passes"
+    announced = True  # who passes a stream knows
 
     def __init__(self, model: nn.Module, rows: StreamedRows, scoring: Scoring, compare: str) -> None:
         self._model, self._rows, self._scoring, self._compare = model, rows, scoring, compare
         self.scores = self.full(golden=True)
 
-    @property
-    def bounded(self) -> bool | None:
-        """As of `AffectedRows`; it traces blocks up to the first whose scores may be probabilities."""
+    def compared(self, labels: None) -> tuple[np.ndarray, np.ndarray] | None:
+        """The least and the largest score, where all may be probabilities."""
+        ends = np.array(self.ends)
+        return None if ends.min() < 0 or ends.max() > 1 or self._bounded() is False else (ends, ends)
+
+    def clicks(self, rows: StreamedRows) -> int:
+        """As of `Passes`."""
+        return int(rows.clicks)
+
+    def metrics(self, make: Callable[[], TaskMetrics]) -> "StreamPasses":
+        """These are the metrics, too."""
+        return self
+
+    def kept(self, scores: Headline) -> None:
+        """Nothing."""
+
+    def check_metric(self, metric: OwnMetric) -> None:
+        """Raises ValueError: a user's metric needs scores."""
+        raise ValueError(f"metric {metric.name!r} needs all scores, and a stream keeps none")
+
+    def _bounded(self) -> bool | None:
+        """Whether a sigmoid or the like made the scores; it traces blocks up to the first whose scores may be probabilities."""
         for block in self._rows.blocks():
             flow, _ = trace_dataflow(self._model, PaddedBatches(block), self._scoring)
             if flow.bounded is not False:
@@ -65,13 +91,15 @@ class StreamPasses:
                 self.ends = metrics.low, metrics.high
             return metrics.headline()
 
-    def probe(self) -> Probes:
+    def probe(self) -> Probes | None:
         """Tensors that no score depends on: flips in each change no score of the first rows, and no metric of a pass. Where
         flips in all of them change a metric, `ALONE` of them are tried one by one, and the others are not named.
 
         Raises:
             StreamError: as `full`.
         """
+        if attached_mitigations(self._model):
+            return None
         first = next(self._rows.blocks())
         few = AffectedRows(self._model, first.take(np.arange(min(BATCH, len(first)))), 0, self._scoring)
         names = probe_tensors(self._model, few, reruns=False, effects=True).unread
@@ -105,3 +133,9 @@ class StreamPasses:
         if name not in HEADLINE:
             split_name(name, CLICK)
             raise ValueError(f"metric {name!r} needs all scores, and a stream keeps none; it has {', '.join(HEADLINE)}")
+
+
+register(
+    lambda model, rows: isinstance(rows, StreamedRows),
+    lambda asked: StreamPasses(asked.model, asked.rows, asked.scoring, asked.options["scores"]),
+)

@@ -8,12 +8,13 @@ A probe scores few rows where rows do not depend on each other, else one of the 
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from torch import nn
 
 from drsrobust.evaluation.affected_rows import AffectedRows, CoupledRowsError, near
+from drsrobust.evaluation.passes import Probes
 from drsrobust.injection import AddressSpace, ErrorMap, FixedCount
 from drsrobust.injection.address_space import TargetTensor
 from drsrobust.injection.apply import AppliedMap
@@ -25,23 +26,6 @@ from drsrobust.introspection.tensors import listed
 WHOLE = 1_000_000  # words: of a larger table only rows that the batch looks up are flipped
 ALONE = 4  # full runs, at most, that tell apart tensors of which a full run with flips in all of them changed scores
 CHECK_EVERY = 8  # probes between two full runs without errors
-
-
-@dataclass(frozen=True)
-class Probes:
-    """What the probes of a model's tensors showed.
-
-    Attributes:
-        full_run: why reruns must be full runs; None if they need not be.
-        rounded: tensors with errors in which a rerun has other last bits than a full run.
-        without_effect: tensors that batches read, and that no score depends on.
-        unread: tensors that no batch reads as far as is known, and that no score depends on.
-    """
-
-    full_run: str | None = None
-    rounded: tuple[str, ...] = ()
-    without_effect: tuple[str, ...] = ()
-    unread: tuple[str, ...] = ()
 
 
 def flips(model: nn.Module, memory: Memory, name: str, rows: np.ndarray | None = None) -> ErrorMap | None:

@@ -1,0 +1,130 @@
+"""How an evaluator scores all rows, and again those that errors affect.
+
+Rows of a Split or Batches in one process are `AffectedRows`. Other kinds of rows or models register themselves (`register`),
+with the first thing that tells them apart; an evaluator asks nothing else about them."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from torch import nn
+
+from drsrobust.models import Scoring
+
+if TYPE_CHECKING:
+    from drsrobust.evaluation.evaluation import TaskMetrics
+    from drsrobust.injection import ErrorMap
+    from drsrobust.introspection.ranks import Ranks
+    from drsrobust.metrics.own import OwnMetric
+    from drsrobust.mitigation import Mitigation
+
+
+@dataclass(frozen=True)
+class Probes:
+    """What the probes of a model's tensors showed.
+
+    Attributes:
+        full_run: why reruns must be full runs; None if they need not be.
+        rounded: tensors with errors in which a rerun has other last bits than a full run.
+        without_effect: tensors that batches read, and that no score depends on.
+        unread: tensors that no batch reads as far as is known, and that no score depends on.
+    """
+
+    full_run: str | None = None
+    rounded: tuple[str, ...] = ()
+    without_effect: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+
+
+class Passes:
+    """What an evaluator needs of its rows and model. The defaults are those of one process that keeps all scores.
+
+    Attributes:
+        scores: of the golden run.
+        everything: why every rerun is a full run; None otherwise.
+        bounded: whether an operation with a bounded result, as a sigmoid, made the scores; None: unknown.
+        announced: whether their users know that every rerun is a full run.
+        ranks: the processes that make the same calls; None: this one alone.
+        traced: whether the golden run was traced, so that all tensors can be probed (`tensor_probes`).
+    """
+
+    scores: Any
+    everything: str | None = None
+    bounded: bool | None = None
+    announced = False
+    ranks: "Ranks | None" = None
+    traced = False
+
+    def full(self) -> Any:
+        """Scores of all rows by the model in its present state."""
+        raise NotImplementedError
+
+    def of(self, maps: Iterable["ErrorMap"]) -> Any:
+        """What the errors of several maps together affect."""
+        raise NotImplementedError
+
+    def score(self, affected: Any) -> tuple[Any, np.ndarray | None]:
+        """Scores of all rows, of which the affected ones are computed, and the numbers of rows that may differ (None: any)."""
+        raise NotImplementedError
+
+    def intact(self) -> bool:
+        """Whether the model without errors gives the golden scores."""
+        raise NotImplementedError
+
+    def probe(self) -> Probes | None:
+        """What probes of the model's tensors show where the golden run was not traced; None: nothing is probed."""
+        return None
+
+    def metrics(self, make: Callable[[], "TaskMetrics"]) -> Any:
+        """The metrics of the golden scores; `make` gives those of a task."""
+        return make()
+
+    def kept(self, scores: Any) -> np.ndarray | None:
+        """The scores that an evaluation keeps."""
+        return scores
+
+    def compared(self, labels: Any) -> tuple[Any, Any] | None:
+        """Scores and labels that show whether the scores look like probabilities; None where they cannot."""
+        return self.scores, labels
+
+    def clicks(self, rows: Any) -> int:
+        """How many labels are a click."""
+        return int(np.sum(rows.labels))
+
+    def on_first(self, function: Callable[[], Any]) -> Any:
+        """What a function returns; of several processes what it returns in the one that has scores."""
+        return function()
+
+    def check_mitigation(self, mitigation: "Mitigation") -> None:
+        """Raises ValueError for a mitigation that cannot act on these passes."""
+
+    def check_metric(self, metric: "OwnMetric") -> None:
+        """Raises ValueError for a user's metric that these passes cannot measure."""
+
+
+class Asked(NamedTuple):
+    """What passes are made of: the model without errors, the rows, how outputs become scores, the evaluator's options."""
+
+    model: nn.Module
+    rows: Any
+    scoring: Scoring
+    options: dict[str, Any]
+
+
+_REGISTERED: list[tuple[Callable[[nn.Module, Any], bool], Callable[[Asked], Passes]]] = []
+
+
+def register(takes: Callable[[nn.Module, Any], bool], make: Callable[[Asked], Passes]) -> None:
+    """Adds a kind of passes.
+
+    Args:
+        takes: whether a model and rows are of this kind; it is asked of each evaluator, so it computes next to nothing.
+        make: makes the golden run.
+    """
+    _REGISTERED.append((takes, make))
+
+
+def registered(model: nn.Module, rows: Any) -> Callable[[Asked], Passes] | None:
+    """What makes the passes of a model and rows of a kind that was registered; None of others."""
+    return next((make for takes, make in _REGISTERED if takes(model, rows)), None)
