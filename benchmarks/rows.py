@@ -25,8 +25,8 @@ import pandas as pd
 from benchmarks.common import Result, about, at_most, seeded, text, verdict_text
 from benchmarks.encoding import resident_kib, write_lines
 from drsrobust import Campaign, Evaluator, FixedCount, inject
-from drsrobust._files import cache_folder, unnamed_file
-from drsrobust.metrics.streamed import StreamedMetrics
+from drsrobust._files import cache_folder
+from drsrobust.metrics import StreamedMetrics
 from drsrobust.models import build_model
 from drsrobust_extras.data.load import load_dataset
 
@@ -144,8 +144,7 @@ def _work(folder: Path, lines: int, steps: Sequence[str]) -> None:
 
 def _streamed(folder: Path, n: int) -> None:
     rng = np.random.default_rng(0)
-    with unnamed_file(folder) as keys, unnamed_file(folder) as clicked:
-        metrics = StreamedMetrics(0.25, "probability", keys, clicked)
+    with StreamedMetrics(0.25, "probability", folder) as metrics:
         for start in range(0, n, _BLOCK):
             labels = (rng.random(min(_BLOCK, n - start)) < 0.25).astype(np.float32)
             metrics.add(labels, rng.standard_normal(len(labels), np.float32) + labels / 2)

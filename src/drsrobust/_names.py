@@ -77,7 +77,8 @@ NAMES = {
         "drsrobust.data.dataset": "DATA_TASKS Dataset Feature Ids Schema SKIPPED Skipped Split",
         "drsrobust.data.own_batches": "Batches from_batches",
         "drsrobust.data.own_rows": "from_frame from_tensors",
-        "drsrobust.data.row_stream": "stream StreamedRows StreamError",
+        "drsrobust_extras.scale.row_stream": "stream StreamedRows",
+        "drsrobust_extras.scale.stream_passes": "StreamError",
         "drsrobust_extras.data.load": "load_dataset",
         "drsrobust_extras.data.registry": "describe RawSource SOURCES",
         "drsrobust_extras.data.text_lines": "DataError",
@@ -87,6 +88,7 @@ NAMES = {
         "drsrobust.evaluation.clean_costs": "clean_cost",
         "drsrobust.evaluation.evaluation": "Evaluation",
         "drsrobust.evaluation.evaluator": "Evaluator",
+        "drsrobust.evaluation.passes": "Asked OtherRows Passes Probes register_passes RowsError",
         "drsrobust_extras.pages.propagation": "trace",
     },
     "drsrobust.injection": {
@@ -150,9 +152,10 @@ NAMES = {
         ),
         "drsrobust.metrics.incremental": "BaselineMetrics",
         "drsrobust.metrics.log_loss": "calibration log_loss normalised_entropy P_MIN probabilities served",
-        "drsrobust.metrics.names": "NAMES",
+        "drsrobust.metrics.names": "CLICK HEADLINE NAMES split_name",
         "drsrobust.metrics.own": "own_metrics OwnMetric",
         "drsrobust.metrics.ranking": "hit_rate list_changed ndcg recall topk_overlap UserLists users_harmed",
+        "drsrobust.metrics.streamed": "Headline StreamedMetrics",
         "drsrobust.metrics.tasks": "ClickMetrics MultiMetrics RankMetrics",
         "drsrobust.statistics.summary": "known_bounds",
     },
@@ -179,7 +182,7 @@ NAMES = {
     "drsrobust.extend": {
         "drsrobust._amounts": "amount",
         "drsrobust._arguments": (
-            "check_instance check_items check_names check_number check_rate check_seed check_text check_truth "
+            "check_function check_instance check_items check_names check_number check_rate check_seed check_text check_truth "
             "check_whole wrong"
         ),
         "drsrobust._choices": "check_choice unknown",
@@ -196,16 +199,18 @@ NAMES = {
         "drsrobust.campaign.sampling": "strata_of StratifiedTable",
         "drsrobust.campaign.schedule": "Chunk",
         "drsrobust.campaign.shards": "Shard",
-        "drsrobust.campaign.stored_trials": "check_run raised_trials StoredTrials",
+        "drsrobust.campaign.stored_trials": "check_run StoredTrials",
         "drsrobust.campaign.table": "stored_schema",
         "drsrobust.campaign.trial": "audit run_trials trial_seed worker",
         "drsrobust.campaign.trial_code": "check_worker_code model_code surrounding_code",
         "drsrobust.campaign.workers": "new_key",
+        "drsrobust.data.batch_parts": "batch_digest",
         "drsrobust.data.cache": "open_folder",
         "drsrobust.data.dataset": "read_skipped",
         "drsrobust.evaluation.affected_rows": "AffectedRows",
         "drsrobust.evaluation.evaluator": "check_evaluator",
         "drsrobust.evaluation.gradients": "gradients",
+        "drsrobust.evaluation.tensor_probes": "unread_tensors",
         "drsrobust.injection.address_space": "TargetTensor",
         "drsrobust.injection.critical_bits": "check_critical_bits harmful_pilots pilots_of Stratum",
         "drsrobust.injection.error_clock": "scaled uniform",
@@ -246,6 +251,7 @@ MOVED = {
     "drsrobust.data.id_encoding": "drsrobust_extras.data.id_encoding",
     "drsrobust.data.load": "drsrobust_extras.data.load",
     "drsrobust.data.movielens": "drsrobust_extras.data.movielens",
+    "drsrobust.data.row_stream": "drsrobust_extras.scale.row_stream",
     "drsrobust.data.registry": "drsrobust_extras.data.registry",
     "drsrobust.data.synthetic": "drsrobust_extras.data.synthetic",
     "drsrobust.data.text_lines": "drsrobust_extras.data.text_lines",
@@ -281,7 +287,7 @@ MOVED = {
 # What registers more of a kind, as by `drsrobust.models.registry.register`: imported with the registry.
 REGISTRATIONS = {
     "models": ["drsrobust_extras.data.paper_models"],
-    "passes": ["drsrobust.evaluation.sharded_rows", "drsrobust.evaluation.stream_passes"],
+    "passes": ["drsrobust.evaluation.sharded_rows"],
 }
 
 

@@ -1,4 +1,5 @@
 from drsrobust._amounts import amount as amount
+from drsrobust._arguments import check_function as check_function
 from drsrobust._arguments import check_instance as check_instance
 from drsrobust._arguments import check_items as check_items
 from drsrobust._arguments import check_names as check_names
@@ -44,7 +45,6 @@ from drsrobust.campaign.schedule import Chunk as Chunk
 from drsrobust.campaign.shards import Shard as Shard
 from drsrobust.campaign.stored_trials import StoredTrials as StoredTrials
 from drsrobust.campaign.stored_trials import check_run as check_run
-from drsrobust.campaign.stored_trials import raised_trials as raised_trials
 from drsrobust.campaign.table import stored_schema as stored_schema
 from drsrobust.campaign.trial import audit as audit
 from drsrobust.campaign.trial import run_trials as run_trials
@@ -54,11 +54,13 @@ from drsrobust.campaign.trial_code import check_worker_code as check_worker_code
 from drsrobust.campaign.trial_code import model_code as model_code
 from drsrobust.campaign.trial_code import surrounding_code as surrounding_code
 from drsrobust.campaign.workers import new_key as new_key
+from drsrobust.data.batch_parts import batch_digest as batch_digest
 from drsrobust.data.cache import open_folder as open_folder
 from drsrobust.data.dataset import read_skipped as read_skipped
 from drsrobust.evaluation.affected_rows import AffectedRows as AffectedRows
 from drsrobust.evaluation.evaluator import check_evaluator as check_evaluator
 from drsrobust.evaluation.gradients import gradients as gradients
+from drsrobust.evaluation.tensor_probes import unread_tensors as unread_tensors
 from drsrobust.injection.address_space import TargetTensor as TargetTensor
 from drsrobust.injection.critical_bits import Stratum as Stratum
 from drsrobust.injection.critical_bits import check_critical_bits as check_critical_bits

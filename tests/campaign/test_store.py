@@ -475,7 +475,7 @@ def test_names_are_those_of_the_stub():
     assert sorted(package.__all__) == sorted(name.name for node in tree.body for name in getattr(node, "names", []))
     for name in package.__all__:
         assert getattr(package, name) is not None and name in dir(package)
-    with pytest.raises(AttributeError, match="No drsrobust.campaign attribute nothing"):
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         package.nothing  # noqa: B018
 
 

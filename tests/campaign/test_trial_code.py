@@ -215,7 +215,7 @@ def test_what_trials_move_is_no_change(rows, tmp_path):
 def test_a_training_campaign_refuses_changed_code(tmp_path, monkeypatch):
     data = dr.load_dataset("synthetic-movielens", rows=2_000)
     short = {"warm_up": 2, "evaluate_at": (2,), "when": 0, "settings": dr.training.Settings(batch_size=256)}
-    options = short | {"places": ["over_mlp"], "errors": dr.SingleBit(3), "trials": 1, "detectors": [GradientNorm()]}
+    options = short | {"targets": ["over_mlp"], "errors": dr.SingleBit(3), "trials": 1, "detectors": [GradientNorm()]}
     campaign = TrainingCampaign("dlrm", data, store=tmp_path / "s", **options)
     campaign.run(progress=False)
     for target, name, value, part in (

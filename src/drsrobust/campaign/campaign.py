@@ -33,7 +33,7 @@ from drsrobust.campaign.schedule import Schedule
 from drsrobust.campaign.sharded import LeadingRunner, follow
 from drsrobust.campaign.shards import Shard, full_run_of, shard_folders
 from drsrobust.campaign.stored_probes import StoredProbes
-from drsrobust.campaign.stored_trials import StoredTrials, check_run, raised_trials
+from drsrobust.campaign.stored_trials import StoredTrials, check_run
 from drsrobust.campaign.table import SCHEMA
 from drsrobust.campaign.trial import LocalRunner
 from drsrobust.campaign.trial_code import trial_code
@@ -342,7 +342,7 @@ class Campaign(StoredTrials):
         finally:
             self._note_code()
         runner.end()
-        if text := raised_trials(self):
+        if text := self.raised_text():
             warnings.warn(text, stacklevel=2)
         return self.table()
 

@@ -14,7 +14,6 @@ import cloudpickle
 import torch
 from torch import nn
 
-from drsrobust.data import StreamedRows
 from drsrobust.data.dataset import Schema
 from drsrobust.evaluation import Evaluator
 from drsrobust.introspection.tensors import listed
@@ -33,8 +32,8 @@ def model_file(evaluator: Evaluator) -> bytes:
         NotPicklable: they cannot be pickled; the message says what would help.
     """
     model = evaluator.model
-    if isinstance(evaluator.rows, StreamedRows):
-        raise NotPicklable("the rows are a stream, which this process alone can make; run(workers=1) computes here")
+    if (why := getattr(evaluator.rows, "here_alone", None)) is not None:
+        raise NotPicklable(f"{why}, which this process alone can make; run(workers=1) computes here")
     try:
         return cloudpickle.dumps((_factory(evaluator), evaluator.scoring.forward))
     except Exception as error:

@@ -220,6 +220,16 @@ class StoredTrials(ABC):
         table = self._stored([*_KEY, "seed", "error", "outcome"])
         return _frame(table.filter(pc.field("outcome") == "raised").drop_columns(["outcome"]))
 
+    def raised_text(self) -> str:
+        """How many finished trials raised, and the first of them; an empty text if none did."""
+        if not len(raised := self.raised()):
+            return ""
+        first = raised.iloc[0]
+        return (
+            f"{len(raised):,} of {len(self.timings()):,} trials raised, and have no scores; the first: "
+            f"{first['error_model']} in {first['target']}, trial {first['trial']}: {first['error']}"
+        )
+
     def errors(self) -> "pd.DataFrame":
         """Flipped bits of each trial before any mitigation: a row per trial, tensor and number of the bit, with `component`,
         `tensor`, `bit` (0 the lowest) and `count`."""
@@ -278,14 +288,3 @@ def _frame(table: pa.Table) -> "pd.DataFrame":
 
     types = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
     return table.to_pandas(types_mapper=types.get)
-
-
-def raised_trials(campaign: StoredTrials) -> str:
-    """How many finished trials raised, and the first of them; an empty text if none did."""
-    if not len(raised := campaign.raised()):
-        return ""
-    first = raised.iloc[0]
-    return (
-        f"{len(raised):,} of {len(campaign.timings()):,} trials raised, and have no scores; the first: "
-        f"{first['error_model']} in {first['target']}, trial {first['trial']}: {first['error']}"
-    )

@@ -11,11 +11,11 @@ from drsrobust.data.own_batches import Batches as Batches
 from drsrobust.data.own_batches import from_batches as from_batches
 from drsrobust.data.own_rows import from_frame as from_frame
 from drsrobust.data.own_rows import from_tensors as from_tensors
-from drsrobust.data.row_stream import StreamError as StreamError
-from drsrobust.data.row_stream import StreamedRows as StreamedRows
-from drsrobust.data.row_stream import stream as stream
 from drsrobust_extras.data.load import load_dataset as load_dataset
 from drsrobust_extras.data.registry import RawSource as RawSource
 from drsrobust_extras.data.registry import SOURCES as SOURCES
 from drsrobust_extras.data.registry import describe as describe
 from drsrobust_extras.data.text_lines import DataError as DataError
+from drsrobust_extras.scale.row_stream import StreamedRows as StreamedRows
+from drsrobust_extras.scale.row_stream import stream as stream
+from drsrobust_extras.scale.stream_passes import StreamError as StreamError

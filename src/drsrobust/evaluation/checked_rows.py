@@ -7,22 +7,22 @@ import numpy as np
 from torch import nn
 
 from drsrobust._arguments import check_instance
-from drsrobust.data import Batches, Dataset, Split, StreamedRows
+from drsrobust.data import Batches, Dataset, Split
 from drsrobust.data.dataset import Ids
+from drsrobust.evaluation.passes import OtherRows
 
 
-def checked_rows(rows: Any, task: str) -> Split | Batches | StreamedRows:
+def checked_rows(rows: Any, task: str) -> Split | Batches | OtherRows:
     """The rows to evaluate on.
 
     Raises:
-        TypeError: neither a Split nor a Dataset nor Batches nor StreamedRows.
+        TypeError: neither a Split nor a Dataset nor Batches nor OtherRows.
         ValueError: no rows, or labels that the task does not take.
     """
     if isinstance(rows, Dataset):
         rows = rows.test
-    if isinstance(rows, StreamedRows):
-        if task != "click":
-            raise ValueError(f"the labels of a stream are those of task='click', and this is task={task!r}")
+    if isinstance(rows, OtherRows):
+        rows.check_task(task)
         return rows
     right = "a Dataset, as of dr.data.from_frame(...), a Split such as data.test, dr.data.from_batches(...) of any batches, "
     check_instance("rows", rows, (Split, Batches), f"{right}or dr.data.stream(...)")
@@ -55,7 +55,7 @@ def _of_first_candidates(rows: Batches) -> Batches:
     return replace(rows, labels=first, prior=0.5)  # as from_batches(..., task="rank") makes them
 
 
-def ids_and_tables(model: nn.Module, rows: Split | Batches | StreamedRows) -> str:
+def ids_and_tables(model: nn.Module, rows: Split | Batches | OtherRows) -> str:
     """The largest ids of the rows and the sizes of the model's tables."""
     modules = model.named_modules()
     tables = [

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from drsrobust.metrics import served
-from drsrobust.metrics.streamed import Headline
 from drsrobust.metrics.tasks import ClickMetrics, MultiMetrics, RankMetrics
 
 TaskMetrics = ClickMetrics | MultiMetrics | RankMetrics | Any  # or those that passes have of their own
@@ -86,11 +85,9 @@ def compared(result: Evaluation, scores: str) -> np.ndarray | None:
     return result.scores if scores == "logit" else result.probabilities
 
 
-def non_finite_rows(scores: np.ndarray | Headline, golden: np.ndarray | None = None) -> tuple[int, int]:
+def non_finite_rows(scores: np.ndarray, golden: np.ndarray | None = None) -> tuple[int, int]:
     """The number of rows with NaN, and of other rows with an infinite score, of scores [n], [n, T] or [n, items]. A score of
     -inf whose golden one is -inf too is that of a masked item, and does not count."""
-    if isinstance(scores, Headline):
-        return scores.nan_rows, scores.inf_rows
     finite = np.isfinite(scores)
     if finite.all():
         return 0, 0

@@ -18,14 +18,14 @@ from drsrobust._arguments import check_function, check_instance
 from drsrobust._choices import check_choice
 from drsrobust._html import facts
 from drsrobust._names import load_registrations
-from drsrobust.data import Batches, Dataset, Split, StreamedRows, StreamError
+from drsrobust.data import Batches, Dataset, Split
 from drsrobust.evaluation.affected_rows import AffectedRows, CoupledRowsError
 from drsrobust.evaluation.checked_model import check_model
 from drsrobust.evaluation.checked_rows import checked_rows, ids_and_tables
 from drsrobust.evaluation.device_pairs import twice_won
-from drsrobust.evaluation.evaluation import NUMBERS, Evaluation, TaskMetrics, compared, non_finite_rows
+from drsrobust.evaluation.evaluation import NUMBERS, Evaluation, TaskMetrics, compared
 from drsrobust.evaluation.golden_scores import check_finite, warn_of_chance, warn_of_probabilities
-from drsrobust.evaluation.passes import Asked, Passes, registered
+from drsrobust.evaluation.passes import Asked, OtherRows, Passes, RowsError, registered
 from drsrobust.evaluation.tensor_probes import Probes, probe_tensors, target_maps
 from drsrobust.injection import AddressSpace, AppliedMap, ErrorMap, InjectionError, open_in, restore_leftovers
 from drsrobust.injection.apply import suspended
@@ -53,7 +53,7 @@ class Evaluator:
 
     Args:
         model: any module; sharded by TorchRec's DistributedModelParallel, every rank makes the same calls.
-        rows: a Split, a Dataset (its test rows), Batches (`dr.data.from_batches`) or StreamedRows (`dr.data.stream`), of which
+        rows: a Split, a Dataset (its test rows), Batches (`dr.data.from_batches`) or a stream (`dr.data.stream`), of which
             each evaluation is a full run that keeps no scores.
         forward: forward(model, batch) -> the model's output; None: model(dense_features=..., sparse_features=...).
         output: `logit`, or `probability` for outputs after a sigmoid. None: `logit`, with a warning where the scores look like
@@ -97,7 +97,7 @@ class Evaluator:
     def __init__(
         self,
         model: nn.Module,
-        rows: Split | Dataset | Batches | StreamedRows,
+        rows: Split | Dataset | Batches | OtherRows,
         *,
         forward: Forward | None = None,
         output: str | None = None,
@@ -138,7 +138,7 @@ class Evaluator:
         except IndexError as error:
             raise IndexError(f"{error}; {ids_and_tables(model, rows)}") from error.__cause__ or error
         golden = self._reach.scores
-        self.on_first(lambda: check_finite(golden, len(rows), task))
+        self.on_first(lambda: check_finite(golden, len(rows), task, self._reach.non_finite))
         self._reference = self._reach.metrics(lambda: self._metrics(golden))
         self.full_run = self._reach.everything
         self._probes: list[Probes] = []  # shared with evaluators that share the golden run
@@ -193,14 +193,14 @@ class Evaluator:
 
         Raises:
             InjectionError: transient errors could not be drawn.
-            StreamError: a stream's blocks are not those of its first pass.
+            RowsError: rows are not those of the golden run, as a stream's blocks.
             RuntimeError: the evaluator was made under a mitigation that is not attached now, or under another autocast, default
                 dtype or matmul precision than now.
         """
         self._check_attached()
         try:
             scores = self._reach.full()
-        except (InjectionError, StreamError):
+        except (InjectionError, RowsError):
             raise
         except Exception as error:
             if self.ranks is not None:  # a rank that failed, or another one's end, is no result of errors
@@ -393,7 +393,7 @@ class Evaluator:
     def _measured(self, scores: Any, changed: np.ndarray | None) -> Evaluation:
         golden = self._reach.scores
         of_changed = (scores, golden) if changed is None else (scores[changed], golden[changed])
-        nan_rows, inf_rows = non_finite_rows(*of_changed)
+        nan_rows, inf_rows = self._reach.non_finite(*of_changed)
         auc, logloss, ne = self._reference.headline(scores, changed)
         return Evaluation(
             outcome="nonfinite" if nan_rows or inf_rows else "ok",

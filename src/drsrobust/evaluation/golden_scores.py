@@ -1,22 +1,21 @@
 """What is asked of scores without errors: they are finite, and logits where they are taken for logits."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import sqrt
+from typing import Any
 
 import numpy as np
 
-from drsrobust.evaluation.evaluation import non_finite_rows
 from drsrobust.metrics import log_loss
 from drsrobust.metrics.log_loss import entropy
-from drsrobust.metrics.streamed import Headline
 
 
-def check_finite(golden: np.ndarray | Headline, rows: int, task: str) -> None:
-    """Raises ValueError for golden scores ([n], [n, T] or [n, items], of so many rows) that are not finite; for ranking, items
-    that a row does not offer may have -inf."""
+def check_finite(golden: Any, rows: int, task: str, non_finite: Callable[..., tuple[int, int]]) -> None:
+    """Raises ValueError for golden scores (of so many rows) that are not finite; for ranking, items that a row does not offer
+    may have -inf. `non_finite` counts them (`Passes.non_finite`)."""
     rank = task == "rank"
-    nan_rows, inf_rows = non_finite_rows(golden, golden if rank else None)
+    nan_rows, inf_rows = non_finite(golden, golden if rank else None)
     if nan_rows or inf_rows:
         infinite, right = ("+inf", "finite, or -inf of masked items") if rank else ("infinite", "finite")
         raise ValueError(

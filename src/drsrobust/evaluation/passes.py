@@ -1,7 +1,7 @@
 """How an evaluator scores all rows, and again those that errors affect.
 
-Rows of a Split or Batches in one process are `AffectedRows`. Other kinds of rows or models register themselves (`register`),
-with the first thing that tells them apart; an evaluator asks nothing else about them."""
+Rows of a Split or Batches in one process are `AffectedRows`. Other rows make their passes themselves (`OtherRows`), and other
+kinds of models are registered (`register_passes`); an evaluator asks nothing else about them."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from torch import nn
 
+from drsrobust.evaluation.evaluation import non_finite_rows
 from drsrobust.models import Scoring
 
 if TYPE_CHECKING:
@@ -80,6 +81,10 @@ class Passes:
         """The metrics of the golden scores; `make` gives those of a task."""
         return make()
 
+    def non_finite(self, scores: Any, golden: np.ndarray | None = None) -> tuple[int, int]:
+        """The number of rows with NaN, and of other rows with an infinite score; as `non_finite_rows`."""
+        return non_finite_rows(scores, golden)
+
     def kept(self, scores: Any) -> np.ndarray | None:
         """The scores that an evaluation keeps."""
         return scores
@@ -112,19 +117,50 @@ class Asked(NamedTuple):
     options: dict[str, Any]
 
 
+class OtherRows:
+    """Rows that are neither a Split nor Batches, and make their passes themselves.
+
+    Attributes:
+        dataset: name, in tables and figures.
+        tasks: names of the T tasks of each row; none of one.
+        fingerprint: SHA-256 (hex) of all that decides a result.
+        here_alone: why other processes cannot make them; None if they are sent there.
+    """
+
+    dataset: str
+    tasks: tuple[str, ...] = ()
+    fingerprint: str
+    here_alone: str | None = None
+
+    def check_task(self, task: str) -> None:
+        """Raises ValueError for a task of an evaluator that the labels are not those of."""
+
+    def passes(self, asked: Asked) -> Passes:
+        """Makes the golden run."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
+class RowsError(ValueError):
+    """Rows cannot be made again as they were: no outcome of a model."""
+
+
 _REGISTERED: list[tuple[Callable[[nn.Module, Any], bool], Callable[[Asked], Passes]]] = []
 
 
-def register(takes: Callable[[nn.Module, Any], bool], make: Callable[[Asked], Passes]) -> None:
+def register_passes(takes: Callable[[nn.Module, Any], bool], make: Callable[[Asked], Passes]) -> None:
     """Adds a kind of passes.
 
     Args:
-        takes: whether a model and rows are of this kind; it is asked of each evaluator, so it computes next to nothing.
+        takes: whether a model is of this kind, on these rows; it is asked of each evaluator, so it computes next to nothing.
         make: makes the golden run.
     """
     _REGISTERED.append((takes, make))
 
 
 def registered(model: nn.Module, rows: Any) -> Callable[[Asked], Passes] | None:
-    """What makes the passes of a model and rows of a kind that was registered; None of others."""
-    return next((make for takes, make in _REGISTERED if takes(model, rows)), None)
+    """What makes the passes of a model of a kind that was registered, or of other rows; None of others."""
+    by_rows = rows.passes if isinstance(rows, OtherRows) else None
+    return next((make for takes, make in _REGISTERED if takes(model, rows)), by_rows)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from drsrobust.data import Batches, Split, StreamedRows
+from drsrobust.data import Batches, Split
 from drsrobust.evaluation.affected_rows import (
     MAX_SHARE_ALONE,
     Affected,
@@ -22,7 +22,7 @@ from drsrobust.evaluation.affected_rows import (
 )
 from drsrobust.evaluation.evaluation import TaskMetrics
 from drsrobust.evaluation.lookups import SplitLookups
-from drsrobust.evaluation.passes import Asked, Passes, register
+from drsrobust.evaluation.passes import Asked, OtherRows, Passes, register_passes
 from drsrobust.injection import ErrorMap
 from drsrobust.introspection.ranks import Ranks
 from drsrobust.introspection.sharded import is_sharded
@@ -174,12 +174,12 @@ def _over_ranks(asked: Asked) -> ShardedRows:
     """
     ranks, rows = Ranks(), asked.rows
     ranks.warn_of_timeout()
-    if isinstance(rows, StreamedRows):
-        raise ValueError("the rows of a sharded model must be a Split or Batches, and these are a stream")
+    if isinstance(rows, OtherRows):
+        raise ValueError(f"the rows of a sharded model must be a Split or Batches, and these are {rows!r}")
     tables = {e.name: e.sharded.parts if e.sharded else None for e in listed(asked.model)}
     about = {"rows": rows.fingerprint, "options": [asked.options, asked.scoring.output, asked.scoring.task]}
     ranks.check_same("evaluators", {**about, **{f"the plan of {name}": table for name, table in tables.items()}})
     return ShardedRows(asked.model, rows, asked.scoring, ranks)
 
 
-register(lambda model, rows: is_sharded(model), _over_ranks)
+register_passes(lambda model, rows: is_sharded(model), _over_ranks)

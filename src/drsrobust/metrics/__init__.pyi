@@ -16,7 +16,10 @@ from drsrobust.metrics.log_loss import log_loss as log_loss
 from drsrobust.metrics.log_loss import normalised_entropy as normalised_entropy
 from drsrobust.metrics.log_loss import probabilities as probabilities
 from drsrobust.metrics.log_loss import served as served
+from drsrobust.metrics.names import CLICK as CLICK
+from drsrobust.metrics.names import HEADLINE as HEADLINE
 from drsrobust.metrics.names import NAMES as NAMES
+from drsrobust.metrics.names import split_name as split_name
 from drsrobust.metrics.own import OwnMetric as OwnMetric
 from drsrobust.metrics.own import own_metrics as own_metrics
 from drsrobust.metrics.ranking import UserLists as UserLists
@@ -26,6 +29,8 @@ from drsrobust.metrics.ranking import ndcg as ndcg
 from drsrobust.metrics.ranking import recall as recall
 from drsrobust.metrics.ranking import topk_overlap as topk_overlap
 from drsrobust.metrics.ranking import users_harmed as users_harmed
+from drsrobust.metrics.streamed import Headline as Headline
+from drsrobust.metrics.streamed import StreamedMetrics as StreamedMetrics
 from drsrobust.metrics.tasks import ClickMetrics as ClickMetrics
 from drsrobust.metrics.tasks import MultiMetrics as MultiMetrics
 from drsrobust.metrics.tasks import RankMetrics as RankMetrics

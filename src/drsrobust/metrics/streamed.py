@@ -1,11 +1,13 @@
 """Metrics of click scores that come in blocks and are never in memory together."""
 
 import math
-from typing import BinaryIO, NamedTuple
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple, Self
 
 import numpy as np
 
-from drsrobust._files import write_array
+from drsrobust._files import unnamed_file, write_array, writing
 from drsrobust.metrics._inputs import checked
 from drsrobust.metrics.auc import best_first_keys, share_won, twice_won_by_ranges
 from drsrobust.metrics.log_loss import entropy, factors, mean_log, served
@@ -28,7 +30,7 @@ class StreamedMetrics:
     Args:
         prior: click rate of the training rows, what a NaN predicts.
         compare: what AUC compares: `logit`, or `probability` (float32, as `served` gives it).
-        keys, clicked: two files (`unnamed_file`) for 4 bytes and 1 byte a row.
+        folder: for 4 bytes and 1 byte a row, in files that go when the block ends.
 
     Attributes:
         low, high: the least and the largest score of numbers.
@@ -37,11 +39,20 @@ class StreamedMetrics:
         OSError: of `add`, a file cannot be written.
     """
 
-    def __init__(self, prior: float, compare: str, keys: BinaryIO, clicked: BinaryIO) -> None:
-        self._prior, self._compare, self._keys, self._clicked = prior, compare, keys, clicked
+    def __init__(self, prior: float, compare: str, folder: Path) -> None:
+        self._prior, self._compare, self._folder = prior, compare, folder
         self._losses: list[float] = []
         self._nan_rows = self._inf_rows = 0
         self.low, self.high = math.inf, -math.inf
+
+    def __enter__(self) -> Self:
+        with ExitStack() as files:
+            self._keys, self._clicked = (files.enter_context(unnamed_file(self._folder)) for _ in range(2))
+            self._files = files.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._files.close()
 
     def add(self, labels: np.ndarray, scores: np.ndarray) -> None:
         """Adds the rows of a block.
@@ -57,8 +68,9 @@ class StreamedMetrics:
         keys = best_first_keys(served(scores) if self._compare == "probability" else scores)
         if keys.itemsize > 4:
             raise ValueError(f"scores are {scores.dtype}; in a stream, scores='logit' compares float32 alone")
-        write_array(self._keys, keys)
-        write_array(self._clicked, clicked)
+        with writing(self._folder):
+            write_array(self._keys, keys)
+            write_array(self._clicked, clicked)
         self._losses.append(mean_log(factors(clicked, scores, self._prior)) * len(scores))
         self._nan_rows += int(np.count_nonzero(np.isnan(scores)))
         self._inf_rows += int(np.count_nonzero(np.isinf(scores)))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from drsrobust.campaign import Campaign
-from drsrobust.extend import new_file, raised_trials, versions
+from drsrobust.extend import new_file, versions
 from drsrobust.statistics import ENDS, FEW_TRIALS, NONE, STRATUM, recovery, summarise
 from drsrobust_extras.pages.plots import curves, losses
 from drsrobust_extras.pages.plots.save import save, write_csv
@@ -127,7 +127,7 @@ def _unsure(summary: "pd.DataFrame", *, is_stratified: bool) -> list[dict[str, s
 
 
 def _raised(campaign: Campaign) -> list[dict[str, str]]:
-    text = raised_trials(campaign)
+    text = campaign.raised_text()
     return [{"head": "Without scores", "text": f"{text}."}] if text else []
 
 

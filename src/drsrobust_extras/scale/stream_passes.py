@@ -1,24 +1,19 @@
 """A model's passes over a stream, of which nothing but metrics is kept."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from torch import nn
 
-from drsrobust._files import cache_folder, unnamed_file, writing
-from drsrobust.data.row_stream import StreamedRows, StreamError
-from drsrobust.evaluation.affected_rows import AffectedRows
-from drsrobust.evaluation.dataflow import trace_dataflow
-from drsrobust.evaluation.evaluation import TaskMetrics
-from drsrobust.evaluation.passes import Passes, register
-from drsrobust.evaluation.tensor_probes import ALONE, Probes, flipped, probe_tensors
-from drsrobust.injection.stored import stored
-from drsrobust.metrics.names import CLICK, HEADLINE, split_name
-from drsrobust.metrics.own import OwnMetric
-from drsrobust.metrics.streamed import Headline, StreamedMetrics
-from drsrobust.mitigation.base import attached_mitigations
-from drsrobust.models import Scoring, score
-from drsrobust.models.scoring import BATCH, PaddedBatches
+from drsrobust.evaluation import Passes, Probes, RowsError
+from drsrobust.extend import AffectedRows, attached_mitigations, cache_folder, unread_tensors
+from drsrobust.metrics import CLICK, HEADLINE, Headline, OwnMetric, StreamedMetrics, split_name
+from drsrobust.models import BATCH, PaddedBatches, Scoring, score
+
+
+class StreamError(RowsError):
+    """Blocks of a stream that cannot be made or used, or that are not those of its first pass."""
 
 
 class StreamPasses(Passes):
@@ -26,7 +21,7 @@ class StreamPasses(Passes):
 
     Args:
         model: without errors.
-        rows: the stream.
+        rows: the stream (`StreamedRows`).
         scoring: makes scores of outputs.
         compare: as of `StreamedMetrics`.
 
@@ -39,7 +34,7 @@ class StreamPasses(Passes):
     everything = "its rows are a stream, whose blocks are made for whole passes"
     announced = True  # who passes a stream knows
 
-    def __init__(self, model: nn.Module, rows: StreamedRows, scoring: Scoring, compare: str) -> None:
+    def __init__(self, model: nn.Module, rows: Any, scoring: Scoring, compare: str) -> None:
         self._model, self._rows, self._scoring, self._compare = model, rows, scoring, compare
         self.scores = self.full(golden=True)
 
@@ -48,11 +43,11 @@ class StreamPasses(Passes):
         ends = np.array(self.ends)
         return None if ends.min() < 0 or ends.max() > 1 or self._bounded() is False else (ends, ends)
 
-    def clicks(self, rows: StreamedRows) -> int:
+    def clicks(self, rows: Any) -> int:
         """As of `Passes`."""
         return int(rows.clicks)
 
-    def metrics(self, make: Callable[[], TaskMetrics]) -> "StreamPasses":
+    def metrics(self, make: Callable[[], Any]) -> "StreamPasses":
         """These are the metrics, too."""
         return self
 
@@ -66,9 +61,8 @@ class StreamPasses(Passes):
     def _bounded(self) -> bool | None:
         """Whether a sigmoid or the like made the scores; it traces blocks up to the first whose scores may be probabilities."""
         for block in self._rows.blocks():
-            flow, _ = trace_dataflow(self._model, PaddedBatches(block), self._scoring)
-            if flow.bounded is not False:
-                return flow.bounded
+            if (bounded := AffectedRows(self._model, block, 0, self._scoring).bounded) is not False:
+                return bounded
         return False
 
     def full(self, golden: bool = False) -> Headline:
@@ -77,14 +71,11 @@ class StreamPasses(Passes):
         Raises:
             StreamError: of the blocks, or the scores' order cannot be written.
         """
-        folder = cache_folder("streams")
-        with unnamed_file(folder) as keys, unnamed_file(folder) as clicked:
-            metrics = StreamedMetrics(self._rows.prior, self._compare, keys, clicked)
+        with StreamedMetrics(self._rows.prior, self._compare, cache_folder("streams")) as metrics:
             for block in self._rows.blocks():
                 scores = score(self._model, PaddedBatches(block), len(block), self._scoring, golden=golden)
                 try:
-                    with writing(folder):
-                        metrics.add(block.labels, scores)
+                    metrics.add(block.labels, scores)
                 except OSError as error:  # else it would count as the model's
                     raise StreamError(str(error)) from error
             if golden:
@@ -92,8 +83,7 @@ class StreamPasses(Passes):
             return metrics.headline()
 
     def probe(self) -> Probes | None:
-        """Tensors that no score depends on: flips in each change no score of the first rows, and no metric of a pass. Where
-        flips in all of them change a metric, `ALONE` of them are tried one by one, and the others are not named.
+        """Tensors that no score depends on, as of `unread_tensors`.
 
         Raises:
             StreamError: as `full`.
@@ -102,24 +92,15 @@ class StreamPasses(Passes):
             return None
         first = next(self._rows.blocks())
         few = AffectedRows(self._model, first.take(np.arange(min(BATCH, len(first)))), 0, self._scoring)
-        names = probe_tensors(self._model, few, reruns=False, effects=True).unread
-
-        def intact(some: tuple[str, ...]) -> bool:
-            with flipped(self._model, stored(self._model), few, some):
-                try:
-                    return self.intact()
-                except StreamError:
-                    raise
-                except Exception:  # the model raises where it reads them
-                    return False
-
-        if names and not intact(names):  # some only later rows read
-            names = tuple(name for name in names[:ALONE] if intact((name,)))
-        return Probes(unread=names)
+        return Probes(unread=unread_tensors(self._model, few, self.intact))
 
     def headline(self, scores: Headline, changed: None) -> tuple[float, float, float]:
         """AUC, log loss and normalised entropy."""
         return scores[:3]
+
+    def non_finite(self, scores: Headline, golden: Headline | None = None) -> tuple[int, int]:
+        """As of `Passes`."""
+        return scores.nan_rows, scores.inf_rows
 
     def intact(self) -> bool:
         """Whether the model without errors gives the golden metrics."""
@@ -133,9 +114,3 @@ class StreamPasses(Passes):
         if name not in HEADLINE:
             split_name(name, CLICK)
             raise ValueError(f"metric {name!r} needs all scores, and a stream keeps none; it has {', '.join(HEADLINE)}")
-
-
-register(
-    lambda model, rows: isinstance(rows, StreamedRows),
-    lambda asked: StreamPasses(asked.model, asked.rows, asked.scoring, asked.options["scores"]),
-)

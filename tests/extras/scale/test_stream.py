@@ -11,13 +11,11 @@ import pytest
 import torch
 
 import drsrobust as dr
-from drsrobust._files import unnamed_file
 from drsrobust.data.dataset import Ids
-from drsrobust.evaluation import stream_passes
-from drsrobust.metrics import auc, log_loss, normalised_entropy, served
-from drsrobust.metrics.streamed import StreamedMetrics
+from drsrobust.metrics import StreamedMetrics, auc, log_loss, normalised_entropy, served
+from drsrobust_extras.scale import stream_passes
 
-AUC = sys.modules["drsrobust.metrics.auc"]
+AUC, streamed_metrics = (sys.modules[f"drsrobust.metrics.{name}"] for name in ("auc", "streamed"))
 
 
 def cut(rows, size):
@@ -34,7 +32,7 @@ def blocks(data):
 def streamed(tmp_path):
     """Makes streamed metrics; at the end their files are gone."""
     with contextlib.ExitStack() as stack:
-        yield lambda *about: StreamedMetrics(*about, *(stack.enter_context(unnamed_file(tmp_path)) for _ in range(2)))
+        yield lambda *about: stack.enter_context(StreamedMetrics(*about, tmp_path))
         assert not list(tmp_path.iterdir())  # the files never have a name
 
 
@@ -271,7 +269,7 @@ def test_a_source_that_fails_and_a_full_disk_are_no_errors_of_the_model(trained,
     with pytest.raises(dr.data.StreamError, match="make_blocks fails at block 1: OSError: disk gone"):
         evaluator.run()
     broken = False
-    monkeypatch.setattr(stream_passes, "unnamed_file", lambda folder: full)
+    monkeypatch.setattr(streamed_metrics, "unnamed_file", lambda folder: full)
     text = r"No space left on device \(.*streams\); make room"
     with Path("/dev/full").open("r+b", buffering=0) as full, pytest.raises(dr.data.StreamError, match=text):
         evaluator.run()

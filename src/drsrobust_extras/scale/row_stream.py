@@ -5,17 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from drsrobust._arguments import check_function
-from drsrobust._hashing import digest
-from drsrobust.data.batch_parts import batch_digest
-from drsrobust.data.dataset import Dataset, Ids, Split
+from drsrobust.data import Dataset, Ids, Split
+from drsrobust.evaluation import Asked, OtherRows, Passes
+from drsrobust.extend import batch_digest, check_function, digest
+from drsrobust_extras.scale.stream_passes import StreamError, StreamPasses
 
 
-class StreamError(ValueError):
-    """Blocks of a stream that cannot be made or used, or that are not those of its first pass."""
-
-
-class StreamedRows:
+class StreamedRows(OtherRows):
     """Blocks of rows with one label each, made again at each pass (`stream`).
 
     Attributes:
@@ -23,11 +19,10 @@ class StreamedRows:
         clicks: number of rows with a click.
         prior: click rate of the training rows, where all blocks have the same; else that of the rows here.
         dataset: name, in tables and figures: that of the first block.
-        tasks: none.
         fingerprint: SHA-256 (hex) of the blocks in their order, and of `prior`.
     """
 
-    tasks: tuple[str, ...] = ()
+    here_alone = "the rows are a stream"
 
     def __init__(self, make_blocks: Callable[[], Iterable[Split | Dataset]]) -> None:
         check_function("make_blocks", make_blocks, "a function without arguments that gives the blocks")
@@ -101,6 +96,15 @@ class StreamedRows:
             raise
         except Exception as error:
             raise StreamError(f"make_blocks fails at block {number}: {type(error).__name__}: {error}") from error
+
+    def check_task(self, task: str) -> None:
+        """As of `OtherRows`."""
+        if task != "click":
+            raise ValueError(f"the labels of a stream are those of task='click', and this is task={task!r}")
+
+    def passes(self, asked: Asked) -> Passes:
+        """As of `OtherRows`."""
+        return StreamPasses(asked.model, self, asked.scoring, asked.options["scores"])
 
     def __len__(self) -> int:
         return sum(self.sizes)
