@@ -18,7 +18,6 @@ from drsrobust.injection import FixedCount as FixedCount
 from drsrobust.injection import Gradients as Gradients
 from drsrobust.injection import Inputs as Inputs
 from drsrobust.injection import OptimizerState as OptimizerState
-from drsrobust.injection import Rank as Rank
 from drsrobust.injection import Rows as Rows
 from drsrobust.injection import SingleBit as SingleBit
 from drsrobust.injection import StuckAt as StuckAt
@@ -65,5 +64,6 @@ from drsrobust_extras.protection.zero_space import ZeroSpaceECC as ZeroSpaceECC
 from drsrobust_extras.risk import planning as planning
 from drsrobust_extras.risk.fleet_risk import fleet as fleet
 from drsrobust_extras.risk.planning.protection_plan import plan as plan
+from drsrobust_extras.scale.rank import Rank as Rank
 
 __version__: str

@@ -32,7 +32,7 @@ NAMES = {
         "drsrobust.campaign": "Campaign decades",
         "drsrobust.evaluation": "Evaluator",
         "drsrobust.injection": (
-            "Activations BitFlip ErrorMap FixedCount Gradients inject Inputs OptimizerState Rank resolve "
+            "Activations BitFlip ErrorMap FixedCount Gradients inject Inputs OptimizerState resolve "
             "restore Rows SingleBit StuckAt"
         ),
         "drsrobust.introspection": "components",
@@ -59,6 +59,7 @@ NAMES = {
         "drsrobust_extras.protection.zero_space": "ZeroSpaceECC",
         "drsrobust_extras.risk.fleet_risk": "fleet",
         "drsrobust_extras.risk.planning.protection_plan": "plan",
+        "drsrobust_extras.scale.rank": "Rank",
     },
     "drsrobust.campaign": {
         "drsrobust.campaign.campaign": "auc_under_errors Campaign",
@@ -70,6 +71,7 @@ NAMES = {
         "drsrobust.campaign.schedule": "SHORTEST_CHUNK",
         "drsrobust.campaign.store": "Store StoreError",
         "drsrobust.campaign.table": "SCHEMA",
+        "drsrobust.campaign.trial": "LocalRunner register_runner",
         "drsrobust.campaign.workers": "WorkersDied",
     },
     "drsrobust.data": {
@@ -84,7 +86,7 @@ NAMES = {
         "drsrobust_extras.data.text_lines": "DataError",
     },
     "drsrobust.evaluation": {
-        "drsrobust.evaluation.affected_rows": "CoupledRowsError ReachWarning",
+        "drsrobust.evaluation.affected_rows": "Affected CoupledRowsError ReachWarning",
         "drsrobust.evaluation.clean_costs": "clean_cost",
         "drsrobust.evaluation.evaluation": "Evaluation",
         "drsrobust.evaluation.evaluator": "Evaluator",
@@ -101,10 +103,11 @@ NAMES = {
         "drsrobust.injection.error_models": "ErrorModel Sum UNITS",
         "drsrobust.injection.inject": "inject Injection",
         "drsrobust.injection.number_formats": "Bits",
-        "drsrobust.injection.rank": "Rank",
+        "drsrobust.injection.stored": "Memory",
+        "drsrobust_extras.scale.rank": "Rank",
         "drsrobust.injection.rows": "Rows",
         "drsrobust.injection.first_arrivals": "VALUE",
-        "drsrobust.injection.targets": "as_target Dtype OptimizerState resolve Target TargetLike",
+        "drsrobust.injection.targets": "as_target Dtype in_parts OptimizerState resolve RowParts Target TargetLike",
         "drsrobust.injection.transient": "Activations Gradients InjectionError Inputs Transient",
         "drsrobust.injection.words": "INTEGER_OF_BYTES",
         "drsrobust_extras.protection.field_errors": "Burst MultiBit RandomValue RandomWord RowError",
@@ -115,7 +118,7 @@ NAMES = {
         "drsrobust.mitigation.activations.clipping": "ActivationClipping",
         "drsrobust.mitigation.activations.nan_guard": "NaNGuard",
         "drsrobust.mitigation.activations.sites": "clip_sites KINDS",
-        "drsrobust.mitigation.base": "Composed Cost Detection FIT_BATCH Mitigation Screened",
+        "drsrobust.mitigation.base": "ActiveMitigation Composed Cost Detection FIT_BATCH Handle Mitigation Screened",
         "drsrobust.mitigation.memory.base": "storage_overhead StorageProtection",
         "drsrobust.mitigation.memory.ecc": "ACTIONS CLEAN CORRECTED ECC SECDED secded UNCORRECTABLE",
         "drsrobust.mitigation.memory.protected_words": "NO_ERRORS",
@@ -141,6 +144,9 @@ NAMES = {
     "drsrobust.introspection": {
         "drsrobust.introspection.calling": "Forward",
         "drsrobust.introspection.embedding_modules": "pooled_tables quantized_tables QuantizedTable",
+        "drsrobust.introspection.spread": (
+            "Group is_sharded is_sharded_module process_group register_group SpreadTensor"
+        ),
         "drsrobust.introspection.tensors": "component_of components has_group listed named_tensors",
         "drsrobust.introspection.wrappers": "named_modules",
     },
@@ -152,7 +158,7 @@ NAMES = {
         ),
         "drsrobust.metrics.incremental": "BaselineMetrics",
         "drsrobust.metrics.log_loss": "calibration log_loss normalised_entropy P_MIN probabilities served",
-        "drsrobust.metrics.names": "CLICK HEADLINE NAMES split_name",
+        "drsrobust.metrics.names": "CLICK HEADLINE NAMES RANK split_name",
         "drsrobust.metrics.own": "own_metrics OwnMetric",
         "drsrobust.metrics.ranking": "hit_rate list_changed ndcg recall topk_overlap UserLists users_harmed",
         "drsrobust.metrics.streamed": "Headline StreamedMetrics",
@@ -182,8 +188,7 @@ NAMES = {
     "drsrobust.extend": {
         "drsrobust._amounts": "amount",
         "drsrobust._arguments": (
-            "check_function check_instance check_items check_names check_number check_rate check_seed check_text check_truth "
-            "check_whole wrong"
+            "check_function check_instance check_items check_number check_rate check_seed check_text check_whole wrong"
         ),
         "drsrobust._choices": "check_choice unknown",
         "drsrobust._files": (
@@ -207,9 +212,10 @@ NAMES = {
         "drsrobust.data.batch_parts": "batch_digest",
         "drsrobust.data.cache": "open_folder",
         "drsrobust.data.dataset": "read_skipped",
-        "drsrobust.evaluation.affected_rows": "AffectedRows",
+        "drsrobust.evaluation.affected_rows": "AffectedRows near with_witnesses",
         "drsrobust.evaluation.evaluator": "check_evaluator",
         "drsrobust.evaluation.gradients": "gradients",
+        "drsrobust.evaluation.lookups": "SplitLookups",
         "drsrobust.evaluation.tensor_probes": "unread_tensors",
         "drsrobust.injection.address_space": "TargetTensor",
         "drsrobust.injection.critical_bits": "check_critical_bits harmful_pilots pilots_of Stratum",
@@ -226,14 +232,15 @@ NAMES = {
         ),
         "drsrobust.introspection.nested": "tensors_of",
         "drsrobust.introspection.numerics": "numerics",
-        "drsrobust.introspection.sharded": "is_sharded",
+        "drsrobust.introspection.tensors": "sparse_parts",
         "drsrobust.introspection.wrappers": (
-            "add_forward_hook add_forward_pre_hook check_module evaluating is_compiled is_script requiring_gradients"
+            "add_forward_hook add_forward_pre_hook check_module evaluating is_compiled is_script plain_name "
+            "requiring_gradients"
         ),
-        "drsrobust.mitigation.base": "ActiveMitigation attached_mitigations confined_name Handle tensor_names within",
+        "drsrobust.mitigation.base": "attached_mitigations confined_name tensor_names within",
         "drsrobust.mitigation.memory.base": "DrawContext",
         "drsrobust.mitigation.memory.check_bits": "CheckBits copy_errors copy_tensor label_stream",
-        "drsrobust.mitigation.memory.ecc": "counted decode_errors DecodedBlocks",
+        "drsrobust.mitigation.memory.ecc": "decode_errors DecodedBlocks",
         "drsrobust.mitigation.memory.protected_words": (
             "bit_mask BitSubset distinct Errors ones ProtectedWords units_of"
         ),
@@ -243,6 +250,7 @@ NAMES = {
 # Modules of version 0.10 and where they are; goes with version 0.12.
 MOVED = {
     "drsrobust.allowed_flips": "drsrobust_extras.experiments.allowed_flips",
+    "drsrobust.campaign.sharded": "drsrobust_extras.scale.leading",
     "drsrobust.campaign_file": "drsrobust_extras.pages.campaign_file",
     "drsrobust.chosen_flips": "drsrobust_extras.experiments.chosen_flips",
     "drsrobust.command": "drsrobust_extras.pages.command",
@@ -255,11 +263,15 @@ MOVED = {
     "drsrobust.data.registry": "drsrobust_extras.data.registry",
     "drsrobust.data.synthetic": "drsrobust_extras.data.synthetic",
     "drsrobust.data.text_lines": "drsrobust_extras.data.text_lines",
+    "drsrobust.evaluation.sharded_rows": "drsrobust_extras.scale.rows_over_ranks",
     "drsrobust.evaluation.propagation": "drsrobust_extras.pages.propagation",
     "drsrobust.fleet_risk": "drsrobust_extras.risk.fleet_risk",
     "drsrobust.injection.field_errors": "drsrobust_extras.protection.field_errors",
     "drsrobust.injection.memory_faults": "drsrobust_extras.protection.memory_faults",
     "drsrobust.injection.memory_map": "drsrobust_extras.protection.memory_map",
+    "drsrobust.injection.rank": "drsrobust_extras.scale.rank",
+    "drsrobust.introspection.ranks": "drsrobust_extras.scale.ranks",
+    "drsrobust.introspection.sharded": "drsrobust_extras.scale.sharded_tables",
     "drsrobust.mitigation.abft": "drsrobust_extras.protection.abft",
     "drsrobust.mitigation.memory.bit_protection": "drsrobust_extras.protection.bit_protection",
     "drsrobust.mitigation.memory.chipkill": "drsrobust_extras.protection.chipkill",
@@ -287,7 +299,9 @@ MOVED = {
 # What registers more of a kind, as by `drsrobust.models.registry.register`: imported with the registry.
 REGISTRATIONS = {
     "models": ["drsrobust_extras.data.paper_models"],
-    "passes": ["drsrobust.evaluation.sharded_rows"],
+    "groups": ["drsrobust_extras.scale.sharded_tables"],
+    "passes": ["drsrobust_extras.scale.rows_over_ranks"],
+    "runners": ["drsrobust_extras.scale.leading"],
 }
 
 

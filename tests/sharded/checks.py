@@ -17,7 +17,7 @@ from torch.distributed.tensor import distribute_tensor
 import drsrobust as dr
 from drsrobust.data.dataset import Feature, Ids, Schema, Split
 from drsrobust.introspection.embedding_modules import torchrec
-from drsrobust.introspection.sharded import is_collection
+from drsrobust.introspection import is_sharded_module
 from drsrobust.introspection.tensors import listed
 from drsrobust.introspection.wrappers import named_modules
 from drsrobust.mitigation import ECC, WeightRange
@@ -94,7 +94,7 @@ def compare(kind, bag):
             reads = [here.rerun(expected).rows_reached] if first else []
         with dr.inject(sharded, error, target, seed=3, mitigation=protection) as drawn:
             rerun, full = there.rerun(drawn), there.run()
-            words = {e.name: (e.sharded.whole() if e.sharded else e.tensor).clone() for e in listed(sharded)}
+            words = {e.name: (e.spread.whole() if e.spread else e.tensor).clone() for e in listed(sharded)}
         case = {
             "map": same(expected, drawn),
             "reached": [rerun.rows_reached, *reads],
@@ -154,7 +154,7 @@ def held_by_ranks():
 
 def _negative(model):
     """Negative words that this rank holds of each tensor."""
-    memory = {e.name: [part for _, part in e.sharded.local] if e.sharded else [e.tensor] for e in listed(model)}
+    memory = {e.name: [part for _, part in e.spread.local] if e.spread else [e.tensor] for e in listed(model)}
     return {name: sum(int((part < 0).sum()) for part in parts) for name, parts in memory.items()}
 
 
@@ -274,7 +274,7 @@ def _other(labels, scores, golden_scores, users):
 def two_groups():
     """The message for tables as of 2D parallelism, which TorchRec 1.8 makes on GPUs alone: each is a DTensor."""
     _, sharded = models("table_wise", rows(1)[0])
-    collection = next(type(module) for _, module in named_modules(sharded) if is_collection(module))
+    collection = next(type(module) for _, module in named_modules(sharded) if is_sharded_module(module))
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     collection.state_dict = lambda self, *_, **__: {"t0.weight": distribute_tensor(torch.zeros(4, 2), mesh)}
     try:

@@ -10,4 +10,6 @@ from drsrobust.campaign.schedule import SHORTEST_CHUNK as SHORTEST_CHUNK
 from drsrobust.campaign.store import Store as Store
 from drsrobust.campaign.store import StoreError as StoreError
 from drsrobust.campaign.table import SCHEMA as SCHEMA
+from drsrobust.campaign.trial import LocalRunner as LocalRunner
+from drsrobust.campaign.trial import register_runner as register_runner
 from drsrobust.campaign.workers import WorkersDied as WorkersDied

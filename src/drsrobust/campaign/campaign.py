@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from dataclasses import asdict
+from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -30,12 +31,11 @@ from drsrobust.campaign.sampling import (
     stratified,
 )
 from drsrobust.campaign.schedule import Schedule
-from drsrobust.campaign.sharded import LeadingRunner, follow
 from drsrobust.campaign.shards import Shard, full_run_of, shard_folders
 from drsrobust.campaign.stored_probes import StoredProbes
 from drsrobust.campaign.stored_trials import StoredTrials, check_run
 from drsrobust.campaign.table import SCHEMA
-from drsrobust.campaign.trial import LocalRunner
+from drsrobust.campaign.trial import LocalRunner, runner_of
 from drsrobust.campaign.trial_code import trial_code
 from drsrobust.campaign.workers import TrialSpec, worker_files
 from drsrobust.evaluation import CoupledRowsError, Evaluator
@@ -51,7 +51,7 @@ from drsrobust.injection import (
 from drsrobust.injection.critical_bits import CriticalBits
 from drsrobust.injection.error_clock import VERSION
 from drsrobust.injection.targets import TargetLike
-from drsrobust.introspection.ranks import RankFailedError, ranks
+from drsrobust.introspection.spread import process_group
 from drsrobust.metrics.own import own_metrics
 from drsrobust.mitigation import Mitigation
 from drsrobust.statistics.columns import with_nan_rules
@@ -121,9 +121,10 @@ class Campaign(StoredTrials):
         store: str | PathLike | None = None,
     ) -> None:
         check_evaluator(evaluator)
-        if (world := ranks()) > 1 and evaluator.ranks is None:
+        self._runner, group = runner_of(evaluator), process_group()
+        if self._runner is LocalRunner and group is not None and group.world > 1:
             raise ValueError(
-                f"this process is one of {world} ranks, and each would compute and store the whole campaign; run it in a "
+                f"this process is one of {group.world} ranks, and each would compute and store the whole campaign; run it in a "
                 "process group of one rank, and with workers= or executor= in several processes"
             )
         self._triples = condition_triples(errors, targets, mitigations, conditions)
@@ -143,7 +144,7 @@ class Campaign(StoredTrials):
         self.own_metrics = own_metrics(functions)
         golden = evaluator.golden.metrics([name for name in self.metrics if name not in self.own_metrics])
         without = [name for name, value in golden.items() if value is None]
-        if without and not self._follows(evaluator):
+        if without and not self._runner.follows(evaluator):
             warnings.warn(
                 f"{', '.join(without)}: no value on these rows, so the columns will be empty; metrics of lists need users "
                 "(user= of dr.data.from_frame and the others)",
@@ -164,22 +165,16 @@ class Campaign(StoredTrials):
             logging.getLogger(__name__).warning(text)
         self._what, missing = self._definition()
         self._note_code()
-        if evaluator.ranks is not None:
-            evaluator.ranks.check_same("campaigns", {**self._what, "trials": self.trials})
+        self._runner.check_same(evaluator, {**self._what, "trials": self.trials})
         self._is_temporary = store is None and missing is not None
         self._checked: set[int] = set()
-        self.store: Any = None  # of a sharded model only rank 0 has one
-        if self._follows(evaluator):
+        self.store: Any = None  # a process that follows has none
+        if self._runner.follows(evaluator):
             return
         if store is None:
             name = f"{evaluator.name}-{evaluator.rows.dataset.replace('/', '-')}-{digest(self._what)[:16]}"
             store = cache_folder("campaigns", name) if missing is None else self._temporary(name, missing)
         self.store = self._store(expanded("store", store).resolve())
-
-    @staticmethod
-    def _follows(evaluator: Evaluator) -> bool:
-        """Whether this process only follows rank 0, of a model that is sharded over ranks."""
-        return evaluator.ranks is not None and not evaluator.ranks.is_first
 
     def _definition(self) -> tuple[dict[str, Any], str | None]:
         """All that decides the results, which the number of trials does not; and what of it has no digest."""
@@ -305,8 +300,8 @@ class Campaign(StoredTrials):
         workers = check_run(workers, executor, progress)
         if executor is None and (workers or 1) > 1:
             check_script()
-        if self.evaluator.ranks is not None and (executor is not None or (workers or 1) > 1 or shard is not None):
-            raise ValueError("a sharded model's trials run on its own ranks: leave out workers=, executor= and shard=")
+        if self._runner.alone and (executor is not None or (workers or 1) > 1 or shard is not None):
+            raise ValueError(f"{self._runner.alone}: leave out workers=, executor= and shard=")
         if shard is not None:
             part = self._of_shard(Shard.read(shard))
             return part.run(workers=workers, executor=executor, progress=progress)
@@ -314,11 +309,12 @@ class Campaign(StoredTrials):
         if not self.evaluator.unchanged():
             raise ValueError("the model has changed since its Evaluator was made; make a new Evaluator for it")
         self.conditions = self._grid()  # the model's tensors may have moved
-        self._check_code(any_of=bool if self.evaluator.ranks is None else self.evaluator.ranks.any)
-        if self._follows(self.evaluator):
-            follow(self.evaluator, self.conditions, self._options)
+        self._check_code(any_of=partial(self._runner.any_of, self.evaluator))
+        runner = self._runner(self.evaluator, self.conditions, self._options)
+        if self._runner.follows(self.evaluator):
+            runner.follow()
             return self._note_code()
-        workers = workers if self.evaluator.ranks is None else 1
+        workers = 1 if self._runner.alone else workers
         if private := [name for name, metric in self.own_metrics.items() if not metric.importable]:
             if executor is not None or (workers or 1) > 1:
                 warnings.warn(
@@ -329,19 +325,11 @@ class Campaign(StoredTrials):
             workers, executor = 1, None
         if executor is not None or (workers or 1) > 1:
             self._check_workers()  # before any work
-        runner = (LocalRunner if self.evaluator.ranks is None else LeadingRunner)(
-            self.evaluator, self.conditions, self._options
-        )
         try:
             self._run(runner, workers, executor, progress)
-        except RankFailedError:
-            raise  # the others have ended, or are waiting in the same trial
-        except BaseException:
-            runner.end()
-            raise
         finally:
+            runner.end()
             self._note_code()
-        runner.end()
         if text := self.raised_text():
             warnings.warn(text, stacklevel=2)
         return self.table()

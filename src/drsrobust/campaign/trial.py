@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from drsrobust._hashing import canonical_json
+from drsrobust._names import load_registrations
 from drsrobust.campaign.conditions import Condition
 from drsrobust.campaign.schedule import CHUNK_TRIALS, SHORTEST_CHUNK, Chunk, Schedule, chunk_seconds
 from drsrobust.campaign.table import BIT_COUNT, SCHEMA, chunk, stored_schema
@@ -282,7 +283,29 @@ class LocalRunner:
         evaluator: of the model without mitigation.
         conditions: the grid.
         options: of `run_trial`.
+
+    Attributes:
+        alone: why other processes cannot compute trials; None if they can.
     """
+
+    alone: str | None = None
+
+    @staticmethod
+    def follows(evaluator: Evaluator) -> bool:
+        """Whether this process only computes the trials that another one names (`follow`)."""
+        return False
+
+    @staticmethod
+    def check_same(evaluator: Evaluator, definition: dict[str, Any]) -> None:
+        """Raises ValueError if other processes that make the same calls have another campaign."""
+
+    @staticmethod
+    def any_of(evaluator: Evaluator, flag: bool) -> bool:
+        """Whether a flag is set in any process that makes the same calls."""
+        return flag
+
+    def follow(self) -> None:
+        """Runs the trials that another process names, until it ends."""
 
     def __init__(self, evaluator: Evaluator, conditions: Sequence[Condition], options: dict[str, Any]) -> None:
         self._evaluator, self._conditions, self._options = evaluator, conditions, options
@@ -322,10 +345,8 @@ class LocalRunner:
             yield guarded
 
     def probe_target(self, number: int) -> list[Any] | None:
-        """As `Evaluator.probe_target`, of a condition's target in memory under its mitigation; None of a sharded model."""
+        """As `Evaluator.probe_target`, of a condition's target in memory under its mitigation; None: it is not probed."""
         condition = self._conditions[number]
-        if self._evaluator.ranks is not None:
-            return None
         with self._under(condition) as guarded:
             return guarded.probe_target(condition.space)
 
@@ -353,6 +374,20 @@ class LocalRunner:
 
     def end(self) -> None:
         """Called when all is computed."""
+
+
+_REGISTERED: list[tuple[Callable[[Evaluator], bool], type[LocalRunner]]] = []
+
+
+def register_runner(takes: Callable[[Evaluator], bool], kind: type[LocalRunner]) -> None:
+    """Adds a kind of runner, for the evaluators that `takes` answers for."""
+    _REGISTERED.append((takes, kind))
+
+
+def runner_of(evaluator: Evaluator) -> type[LocalRunner]:
+    """What runs trials on an evaluator in this process."""
+    load_registrations("runners")
+    return next((kind for takes, kind in _REGISTERED if takes(evaluator)), LocalRunner)
 
 
 def run_here(schedule: Schedule, runner: Runner, finished: Finished, *, may_switch: Callable[[], bool]) -> bool:

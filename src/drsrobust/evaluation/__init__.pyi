@@ -1,3 +1,4 @@
+from drsrobust.evaluation.affected_rows import Affected as Affected
 from drsrobust.evaluation.affected_rows import CoupledRowsError as CoupledRowsError
 from drsrobust.evaluation.affected_rows import ReachWarning as ReachWarning
 from drsrobust.evaluation.clean_costs import clean_cost as clean_cost

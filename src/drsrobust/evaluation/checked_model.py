@@ -16,7 +16,7 @@ def check_model(model: nn.Module) -> None:
             `listed`. The message names the tensor and what to do.
     """
     for entry in listed(model):
-        if entry.sharded is not None:
+        if entry.spread is not None:
             continue
         why = why_wordless(entry.tensor)
         if why and ("DTensor" in why or any(map(why_wordless, inner_tensors(entry.tensor)))):

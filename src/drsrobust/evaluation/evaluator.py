@@ -17,7 +17,6 @@ from drsrobust._amounts import amount
 from drsrobust._arguments import check_function, check_instance
 from drsrobust._choices import check_choice
 from drsrobust._html import facts
-from drsrobust._names import load_registrations
 from drsrobust.data import Batches, Dataset, Split
 from drsrobust.evaluation.affected_rows import AffectedRows, CoupledRowsError
 from drsrobust.evaluation.checked_model import check_model
@@ -472,6 +471,3 @@ class Evaluator:
 def check_evaluator(evaluator: object) -> None:
     """Raises ArgumentError for what is no evaluator."""
     check_instance("evaluator", evaluator, Evaluator, "an Evaluator, as Evaluator(model, data.test)")
-
-
-load_registrations("passes")

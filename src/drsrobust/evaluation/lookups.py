@@ -14,7 +14,7 @@ from drsrobust.data import Split
 from drsrobust.data.dataset import Ids
 from drsrobust.injection import ErrorMap
 from drsrobust.introspection.embedding_modules import pooled_table_name, sparse_type, table_configs
-from drsrobust.introspection.sharded import is_collection
+from drsrobust.introspection.spread import is_sharded_module
 from drsrobust.introspection.tensors import listed, named_modules
 from drsrobust.introspection.wrappers import ModuleForward, intercepted
 
@@ -133,7 +133,7 @@ class Lookups(ABC):
             readers = {}
             for config in table_configs(module) or ():
                 tensor = pooled_table_name(name, config.name)
-                if tensor in entries and (entries[tensor].table or is_collection(module)):
+                if tensor in entries and (entries[tensor].table or is_sharded_module(module)):
                     readers[tensor] = tuple(config.feature_names)
                     self.tables.setdefault(tensor, []).append(name)
             if readers:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from torch import nn
 
+from drsrobust._names import load_registrations
 from drsrobust.evaluation.evaluation import non_finite_rows
 from drsrobust.models import Scoring
 
@@ -162,5 +163,6 @@ def register_passes(takes: Callable[[nn.Module, Any], bool], make: Callable[[Ask
 
 def registered(model: nn.Module, rows: Any) -> Callable[[Asked], Passes] | None:
     """What makes the passes of a model of a kind that was registered, or of other rows; None of others."""
+    load_registrations("passes")
     by_rows = rows.passes if isinstance(rows, OtherRows) else None
     return next((make for takes, make in _REGISTERED if takes(model, rows)), by_rows)

@@ -9,7 +9,6 @@ from drsrobust.injection.error_clock import ErrorClock
 from drsrobust.injection.error_map import ErrorMap
 from drsrobust.injection.error_models import ErrorModel, Sum
 from drsrobust.injection.inject import Injection, inject
-from drsrobust.injection.rank import Rank
 from drsrobust.injection.rows import Rows
 from drsrobust.injection.targets import Dtype, OptimizerState, Target, as_target, resolve
 from drsrobust.injection.transient import Activations, Gradients, InjectionError, Inputs, Transient

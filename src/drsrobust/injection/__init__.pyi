@@ -21,13 +21,15 @@ from drsrobust.injection.first_arrivals import VALUE as VALUE
 from drsrobust.injection.inject import Injection as Injection
 from drsrobust.injection.inject import inject as inject
 from drsrobust.injection.number_formats import Bits as Bits
-from drsrobust.injection.rank import Rank as Rank
 from drsrobust.injection.rows import Rows as Rows
+from drsrobust.injection.stored import Memory as Memory
 from drsrobust.injection.targets import Dtype as Dtype
 from drsrobust.injection.targets import OptimizerState as OptimizerState
+from drsrobust.injection.targets import RowParts as RowParts
 from drsrobust.injection.targets import Target as Target
 from drsrobust.injection.targets import TargetLike as TargetLike
 from drsrobust.injection.targets import as_target as as_target
+from drsrobust.injection.targets import in_parts as in_parts
 from drsrobust.injection.targets import resolve as resolve
 from drsrobust.injection.transient import Activations as Activations
 from drsrobust.injection.transient import Gradients as Gradients
@@ -42,3 +44,4 @@ from drsrobust_extras.protection.field_errors import RandomWord as RandomWord
 from drsrobust_extras.protection.field_errors import RowError as RowError
 from drsrobust_extras.protection.memory_faults import MemoryFault as MemoryFault
 from drsrobust_extras.protection.memory_map import Geometry as Geometry
+from drsrobust_extras.scale.rank import Rank as Rank

@@ -280,7 +280,7 @@ class AppliedMap(Change):
         model, tensors = unwrapped(self.model), []
         for name, tensor in self._hit:
             stored = self.memory[name]
-            if stored.rows is None and stored.sharded is None and not name.startswith(OPTIMIZER):
+            if stored.rows is None and stored.spread is None and not name.startswith(OPTIMIZER):
                 try:
                     *path, last = name.split(".")
                     owner = reduce(getattr, path, model)
@@ -332,7 +332,7 @@ def _words_to_hit(error_map: Flips, memory: Mapping[str, Stored]) -> tuple[list[
     for number, entries in error_map.by_tensor():
         name, drawn = error_map.fingerprint[number].name, error_map.on_device
         present = memory[name].tensor
-        if drawn is not None and memory[name].sharded is None and present.device == drawn.word.device:
+        if drawn is not None and memory[name].spread is None and present.device == drawn.word.device:
             words, tensors[name] = WordView(present), present
             hits.append(_Hit(name, present, words, drawn.word[entries], drawn.mask[entries].to(words.type)))
             continue
@@ -355,12 +355,12 @@ def _words_to_hit(error_map: Flips, memory: Mapping[str, Stored]) -> tuple[list[
 def _held(stored: Stored, word: np.ndarray, rank: int | None) -> Iterator[tuple[torch.Tensor, Any, np.ndarray]]:
     """The memory of this process that some words [n] lie in, which of them lie there, and their flat index there. Of a replica
     `rank` hits its own alone."""
-    if stored.sharded is None:
+    if stored.spread is None:
         if rank is not None and rank != torch.distributed.get_rank():
             return
         yield stored.tensor, slice(None), word
     else:
-        yield from stored.sharded.held(word)
+        yield from stored.spread.held(word)
 
 
 def _check_original(name: str, words: WordView, index: np.ndarray, made_from: np.ndarray) -> None:

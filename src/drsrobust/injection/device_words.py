@@ -26,7 +26,7 @@ def drawing_gpu(space: AddressSpace, rate: float) -> torch.device | None:
 def _device(tensor: TargetTensor) -> torch.device | None:
     """Of a tensor that is targeted as a whole, in the memory of this process alone."""
     memory = tensor.stored
-    whole = memory is not None and memory.sharded is None and tensor.rows is None and tensor.rank is None
+    whole = memory is not None and memory.spread is None and tensor.rows is None and tensor.rank is None
     return memory.tensor.device if whole else None
 
 

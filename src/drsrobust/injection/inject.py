@@ -20,7 +20,7 @@ from drsrobust.injection.stored import Stored, stored
 from drsrobust.injection.targets import TargetLike, as_target
 from drsrobust.injection.transient import Draw, Hooks, Transient
 from drsrobust.injection.transient_log import Log
-from drsrobust.introspection.sharded import is_sharded
+from drsrobust.introspection.spread import is_sharded
 from drsrobust.introspection.tensors import span, unwrapped
 
 InjectionTarget = TargetLike | Transient | AddressSpace
@@ -245,8 +245,8 @@ def _check_space(space: AddressSpace, model: nn.Module) -> None:
     """Raises ValueError for an address space whose memory is not the model's (any more)."""
     # Looking at the tensors alone takes a tenth of listing the model, in every trial.
     plain = unwrapped(model)
-    sharded = any(tensor.stored is not None and tensor.stored.sharded is not None for tensor in space.tensors)
-    modules = set(map(id, plain.modules())) if sharded else set()
+    spread = any(tensor.stored is not None and tensor.stored.spread is not None for tensor in space.tensors)
+    modules = set(map(id, plain.modules())) if spread else set()
     doubtful = [tensor for tensor in space.tensors if not _is_registered(plain, tensor, modules)]
     memory = stored(model) if doubtful else {}
     for tensor in doubtful:
@@ -259,9 +259,9 @@ def _check_space(space: AddressSpace, model: nn.Module) -> None:
 
 def _is_registered(model: nn.Module, tensor: TargetTensor, modules: set[int]) -> bool:
     """Whether the parameter or buffer of that name has the same memory: nearly always, and known without listing all. Of a
-    sharded table, whether its collection is in `modules`, the `id` of each module."""
-    if tensor.stored is not None and tensor.stored.sharded is not None:
-        return id(tensor.stored.sharded.module) in modules
+    spread one, whether its module is in `modules`, the `id` of each module."""
+    if tensor.stored is not None and tensor.stored.spread is not None:
+        return id(tensor.stored.spread.module) in modules
     *path, name = tensor.name.split(".")
     module = model
     for part in path:

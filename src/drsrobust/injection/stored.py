@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from drsrobust.injection.number_formats import Format, plain, quantized_rows
-from drsrobust.injection.words import ShardedWords, WordView
+from drsrobust.injection.words import WordView
 from drsrobust.introspection.embedding_modules import features_tables
-from drsrobust.introspection.sharded import ShardedTable
+from drsrobust.introspection.spread import SpreadTensor
 from drsrobust.introspection.tensors import component_of, listed, named_modules, named_tensors, span, why_wordless
 
 OPTIMIZER = "optimizer."  # prefix of the names of optimizer states
@@ -27,26 +27,26 @@ class Stored:
         rows: the format of its rows, if they are quantized.
         parameter: whether the target "all" holds it: a parameter or a quantized table.
         embedding: whether it is an embedding table.
-        sharded: its parts, if it is spread over ranks; then `tensor` has its shape, and no memory.
+        spread: its parts, if it is spread over ranks; then `tensor` has its shape, and no memory.
     """
 
     tensor: torch.Tensor
     rows: Format | None = None
     parameter: bool = False
     embedding: bool = False
-    sharded: ShardedTable | None = None
+    spread: SpreadTensor | None = None
 
-    def words(self) -> WordView | ShardedWords:
+    def words(self) -> WordView | Any:
         """Its words, read and written by flat index."""
-        return WordView(self.tensor) if self.sharded is None else ShardedWords(self.sharded)
+        return WordView(self.tensor) if self.spread is None else self.spread.words()
 
     def values(self) -> torch.Tensor:
         """All of it."""
-        return self.tensor if self.sharded is None else self.sharded.whole()
+        return self.tensor if self.spread is None else self.spread.whole()
 
     def memory(self) -> list[torch.Tensor]:
         """What this process holds of it."""
-        return [self.tensor] if self.sharded is None else [memory for _, memory in self.sharded.local]
+        return [self.tensor] if self.spread is None else self.spread.memory()
 
     @property
     def dtype(self) -> torch.dtype:
@@ -87,15 +87,15 @@ def stored(model: nn.Module, optimizer: Any = None, components: Mapping[str, str
     component = component_of(model, components, entries)
     memory = Memory()
     memory.component, memory.first = component, {}
-    for name, tensor, parameter, table, aliases, embedding, sharded in entries:
+    for name, tensor, parameter, table, aliases, embedding, spread in entries:
         rows = table and quantized_rows(table.values, table.dim, table.header, table.row_bytes)
-        memory[name] = Stored(tensor, rows, parameter, embedding, sharded)
+        memory[name] = Stored(tensor, rows, parameter, embedding, spread)
         memory.first |= dict.fromkeys(aliases, name)
     for alias, name in features_tables(named_modules(model)).items():
         if name in component and alias not in component:
             memory.first[alias], component[alias] = memory.first.get(name, name), component[name]
     if optimizer is not None:
-        if any(entry.sharded for entry in entries):
+        if any(entry.spread for entry in entries):
             raise ValueError(
                 "the optimizer's state of a sharded model cannot be hit; take the model before it is sharded"
             )

@@ -71,11 +71,11 @@ class Target(ABC):
                     check(name, tensor)
                 except ValueError as error:
                     raise ValueError(f"{error}{_instead(self.chosen(model, memory), memory)}") from None
-                hit[name if entry.sharded is None else f"part {number} of {name}"] = tensor
+                hit[name if entry.spread is None else f"part {number} of {name}"] = tensor
             width, shape = None, tuple(entry.tensor.shape)
             if isinstance(rows, RowParts):
                 width, rows = rows
-            component, rank = memory.component[name], None if entry.sharded else self.of_rank
+            component, rank = memory.component[name], None if entry.spread else self.of_rank
             tensors.append(TargetTensor(name, component, shape, entry.format, rows, entry, width, rank))
         space = AddressSpace(tensors).in_model(model, memory)
         if not space.tensors:

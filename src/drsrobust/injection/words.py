@@ -1,10 +1,9 @@
-"""The words of a tensor in memory as integers, read and written by flat index; of a table over ranks too."""
+"""The words of a tensor in memory as integers, read and written by flat index."""
 
 import numpy as np
 import torch
 
 from drsrobust.introspection.numerics import forget_casts
-from drsrobust.introspection.sharded import ShardedTable
 
 INTEGER_OF_BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of a word
 
@@ -48,40 +47,6 @@ class WordView:
     def masks(self, mask: np.ndarray) -> torch.Tensor:
         """XOR masks uint64 [n] as integers of the words' type, on the words' device."""
         return torch.from_numpy(as_integers(mask, self.type)).to(self.device)
-
-
-class ShardedWords:
-    """The words of a table over ranks, by flat index in the whole table: as `WordView`, with all ranks' calls in one order."""
-
-    device = torch.device("cpu")
-
-    def __init__(self, table: ShardedTable) -> None:
-        self._table, self.type = table, INTEGER_OF_BYTES[table.dtype.itemsize]
-
-    def read(self, index: torch.Tensor) -> torch.Tensor:
-        """The words [n] at int64 indices [n], on every rank."""
-        return self.masks(self.read_uint64(index.numpy()))
-
-    def write(self, index: torch.Tensor, words: torch.Tensor) -> None:
-        """Writes this rank's part of words [n] at distinct int64 indices [n]."""
-        order = np.argsort(index.numpy(), kind="stable")
-        ascending, words = index.numpy()[order], words[torch.from_numpy(order)]
-        for memory, chosen, local in self._table.held(ascending):
-            view = WordView(memory)
-            view.write(torch.from_numpy(local).to(view.device), words[chosen].to(view.device))
-
-    def read_uint64(self, index: np.ndarray) -> np.ndarray:
-        """The words [n] at int64 indices [n] as uint64, on every rank."""
-        order, words = np.argsort(index, kind="stable"), np.zeros(len(index), np.uint64)
-        for memory, chosen, local in self._table.held(index[order]):
-            words[order[chosen]] = WordView(memory).read_uint64(local)
-        total = torch.from_numpy(words.view(np.int64))
-        torch.distributed.all_reduce(total)  # each word has a value on one rank
-        return total.numpy().view(np.uint64)
-
-    def masks(self, mask: np.ndarray) -> torch.Tensor:
-        """As of `WordView`."""
-        return torch.from_numpy(as_integers(mask, self.type))
 
 
 def as_integers(mask: np.ndarray, integers: torch.dtype) -> np.ndarray:

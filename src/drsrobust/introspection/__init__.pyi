@@ -2,6 +2,12 @@ from drsrobust.introspection.calling import Forward as Forward
 from drsrobust.introspection.embedding_modules import QuantizedTable as QuantizedTable
 from drsrobust.introspection.embedding_modules import pooled_tables as pooled_tables
 from drsrobust.introspection.embedding_modules import quantized_tables as quantized_tables
+from drsrobust.introspection.spread import Group as Group
+from drsrobust.introspection.spread import SpreadTensor as SpreadTensor
+from drsrobust.introspection.spread import is_sharded as is_sharded
+from drsrobust.introspection.spread import is_sharded_module as is_sharded_module
+from drsrobust.introspection.spread import process_group as process_group
+from drsrobust.introspection.spread import register_group as register_group
 from drsrobust.introspection.tensors import component_of as component_of
 from drsrobust.introspection.tensors import components as components
 from drsrobust.introspection.tensors import has_group as has_group

@@ -27,8 +27,8 @@ from torch import nn
 from drsrobust.introspection.embedding_modules import table_configs
 from drsrobust.introspection.origin import OWN_PACKAGES, is_installed, origin
 from drsrobust.introspection.patched import patched_in, patched_members
-from drsrobust.introspection.sharded import is_collection
-from drsrobust.introspection.tensors import is_sparse, sparse_parts
+from drsrobust.introspection.spread import is_sharded_module
+from drsrobust.introspection.tensors import sparse_parts
 from drsrobust.introspection.wrappers import unwrapped
 
 # Set by Python or by a decorator, and no code: names, places and documentation.
@@ -239,7 +239,7 @@ class _Walk:
             isinstance(value, nn.Module) and (inner := unwrapped(value)) is not value
         ):  # as compiled: what is inside counts
             return self.add(inner, path)
-        if isinstance(value, nn.Module) and is_collection(value):  # the plan does not count, nor which rank this is
+        if isinstance(value, nn.Module) and is_sharded_module(value):  # the plan does not count, nor which rank this is
             tables = [(c.name, c.num_embeddings, c.embedding_dim, list(c.feature_names)) for c in table_configs(value)]
             return self._write("sharded", tables)
         if isinstance(value, nn.Module) and not isinstance(value, torch.jit.ScriptModule):
@@ -277,7 +277,7 @@ class _Walk:
         if id(tensor) in self._state or tensor.is_meta:
             return
         try:
-            for part in sparse_parts(tensor.detach()) if is_sparse(tensor) else (tensor.detach(),):
+            for part in sparse_parts(tensor.detach()):
                 self._write(part.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         except (RuntimeError, TypeError, AttributeError) as error:
             self.missing = self.missing or f"{path} ({error})"

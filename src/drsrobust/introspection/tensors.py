@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 
 from drsrobust._arguments import check_instance, check_text
 from drsrobust.introspection.embedding_modules import QuantizedTable, quantized_tables
-from drsrobust.introspection.sharded import ShardedTable, refuse_unsupported, sharded_tables
+from drsrobust.introspection.spread import SpreadTensor, is_sharded_module, process_group
 from drsrobust.introspection.wrappers import check_module, is_frozen, named_modules, unwrapped
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ _INDICES = {
 class TensorEntry(NamedTuple):
     """A tensor of a model: its name, whether it is a parameter or a quantized table (else a buffer), that table, its further
     names (tied weights, a module in two places), whether an embedding module looks rows of it up, and its parts if it is
-    sharded over ranks (then the tensor has a shape, and no memory)."""
+    spread over ranks (then the tensor has a shape, and no memory)."""
 
     name: str
     tensor: torch.Tensor
@@ -67,7 +67,7 @@ class TensorEntry(NamedTuple):
     table: QuantizedTable | None
     aliases: list[str]
     embedding: bool = False
-    sharded: ShardedTable | None = None
+    spread: SpreadTensor | None = None
 
 
 def listed(model: nn.Module) -> list[TensorEntry]:
@@ -77,14 +77,13 @@ def listed(model: nn.Module) -> list[TensorEntry]:
 
     Raises:
         ArgumentError: no module.
-        ValueError: as `refuse_unsupported` and `sharded_tables`; or a model without tensors that is frozen TorchScript.
+        ValueError: as `Group.check` and `Group.tensors`; or a model without tensors that is frozen TorchScript.
     """
     check_module(model)
-    refuse_unsupported(model)
     modules = named_modules(model, repeats=True)
+    of_collections = _spread_tensors(model, modules)
     tables = {table.name: table for table in quantized_tables(modules)}
-    parameters, buffers, looked_up, over_ranks, collections = [], [], set(), {}, ()
-    of_collections = sharded_tables(modules)
+    parameters, buffers, looked_up, spread, collections = [], [], set(), {}, ()
     for prefix, module in modules:
         if prefix.startswith(collections):
             continue  # a rank's own view of tables that are listed whole
@@ -92,8 +91,8 @@ def listed(model: nn.Module) -> list[TensorEntry]:
             collections = (*collections, f"{prefix}." if prefix else "")
             looked_up.update(of_ranks)
             for name, value in of_ranks.items():
-                if isinstance(value, ShardedTable):
-                    over_ranks[name] = value
+                if isinstance(value, SpreadTensor):
+                    spread[name] = value
                     value = torch.empty(value.shape, dtype=value.dtype, device="meta")
                 parameters.append((name, value, True, None))
             continue
@@ -115,7 +114,7 @@ def listed(model: nn.Module) -> list[TensorEntry]:
         entry = next((candidate for candidate in candidates if _same_memory(candidate.tensor, tensor)), None)
         if entry is None:
             is_table = table is not None or name in looked_up
-            once.append(TensorEntry(name, tensor, parameter, table, [], is_table, over_ranks.get(name)))
+            once.append(TensorEntry(name, tensor, parameter, table, [], is_table, spread.get(name)))
             candidates.append(once[-1])
         elif entry.name != name:
             entry.aliases.append(name)
@@ -125,6 +124,18 @@ def listed(model: nn.Module) -> list[TensorEntry]:
             "hit; take the module before torch.jit.freeze"
         )
     return once
+
+
+def _spread_tensors(
+    model: nn.Module, modules: list[tuple[str, nn.Module]]
+) -> dict[str, dict[str, SpreadTensor | torch.Tensor]]:
+    """As `Group.tensors`."""
+    if (group := process_group()) is not None:
+        group.check(model)
+        return group.tensors(modules)
+    if (name := next((name for name, module in modules if is_sharded_module(module)), None)) is not None:
+        raise ValueError(f"{name} is sharded, and there is no process group: call torch.distributed.init_process_group")
+    return {}
 
 
 def _same_memory(tensor: torch.Tensor, other: torch.Tensor) -> bool:
@@ -199,7 +210,10 @@ def is_sparse(tensor: torch.Tensor) -> bool:
 
 
 def sparse_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The indices and, as the last one, the values of a sparse tensor. COO entries of the same place are added up first."""
+    """The indices and, as the last one, the values of a sparse tensor; any other is its own part. COO entries of the same place
+    are added up first."""
+    if not is_sparse(tensor):
+        return [tensor]
     if tensor.layout is torch.sparse_coo:
         tensor = tensor.coalesce()
     return [getattr(tensor, part)() for part in (*_INDICES[tensor.layout], "values")]
@@ -344,7 +358,7 @@ def components(model: nn.Module, components: Mapping[str, str] | None = None) ->
     home = component_of(model, components, everything)
     rows = []
     for name, tensor, parameter, table, *_ in everything:
-        numbers = sparse_parts(tensor)[-1].numel() if is_sparse(tensor) else tensor.numel()
+        numbers = sparse_parts(tensor)[-1].numel()
         rows.append(
             {
                 "component": home[name],

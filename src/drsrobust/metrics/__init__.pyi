@@ -19,6 +19,7 @@ from drsrobust.metrics.log_loss import served as served
 from drsrobust.metrics.names import CLICK as CLICK
 from drsrobust.metrics.names import HEADLINE as HEADLINE
 from drsrobust.metrics.names import NAMES as NAMES
+from drsrobust.metrics.names import RANK as RANK
 from drsrobust.metrics.names import split_name as split_name
 from drsrobust.metrics.own import OwnMetric as OwnMetric
 from drsrobust.metrics.own import own_metrics as own_metrics

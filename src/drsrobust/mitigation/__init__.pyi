@@ -2,10 +2,12 @@ from drsrobust.mitigation.activations.clipping import ActivationClipping as Acti
 from drsrobust.mitigation.activations.nan_guard import NaNGuard as NaNGuard
 from drsrobust.mitigation.activations.sites import KINDS as KINDS
 from drsrobust.mitigation.activations.sites import clip_sites as clip_sites
+from drsrobust.mitigation.base import ActiveMitigation as ActiveMitigation
 from drsrobust.mitigation.base import Composed as Composed
 from drsrobust.mitigation.base import Cost as Cost
 from drsrobust.mitigation.base import Detection as Detection
 from drsrobust.mitigation.base import FIT_BATCH as FIT_BATCH
+from drsrobust.mitigation.base import Handle as Handle
 from drsrobust.mitigation.base import Mitigation as Mitigation
 from drsrobust.mitigation.base import Screened as Screened
 from drsrobust.mitigation.memory.base import StorageProtection as StorageProtection

@@ -20,9 +20,8 @@ from drsrobust._arguments import check_function, check_whole, wrong
 from drsrobust._choices import check_choice
 from drsrobust.data import Split
 from drsrobust.introspection.calling import Forward, call
-from drsrobust.introspection.ranks import Ranks
-from drsrobust.introspection.sharded import is_sharded, sum_of_words
-from drsrobust.introspection.tensors import inner_tensors, is_sparse, is_wrapper, listed, named_tensors, sparse_parts
+from drsrobust.introspection.spread import is_sharded, process_group
+from drsrobust.introspection.tensors import inner_tensors, is_sparse, is_wrapper, named_tensors, sparse_parts
 from drsrobust.introspection.wrappers import evaluating
 
 if TYPE_CHECKING:
@@ -263,7 +262,9 @@ def state_digest(model: nn.Module) -> str:
     """SHA-256 (hex) of all parameters and buffers: names, dtypes, shapes and bytes; of sparse ones indices and values. Of a
     model that is sharded over ranks, `sum128:` and a sum that is equal for every plan and number of ranks: it shows accidents,
     and is no cryptographic hash."""
-    return _sum_of_state(model) if is_sharded(model) else tensors_digest(named_tensors(model, buffers=True))
+    return (
+        process_group().state_digest(model) if is_sharded(model) else tensors_digest(named_tensors(model, buffers=True))
+    )
 
 
 def tensors_digest(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
@@ -277,7 +278,7 @@ def tensors_digest(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
 def state_checksum(model: nn.Module) -> int:
     """CRC-32 of the bytes that `state_digest` hashes: five times as fast, enough to detect an accidental change."""
     if is_sharded(model):
-        return int(_sum_of_state(model)[-32:], 16)
+        return int(process_group().state_digest(model)[-32:], 16)
     total = 0
     for part in _state(named_tensors(model, buffers=True)):
         total = zlib.crc32(part, total)
@@ -293,21 +294,3 @@ def _state(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[bytes | np.n
             yield f"{tensor.layout} {[f'{part.dtype} {list(part.shape)}' for part in parts]}\n".encode()
         for part in parts:
             yield part.resolve_conj().resolve_neg().contiguous().cpu().reshape(-1).view(torch.uint8).numpy()
-
-
-def _sum_of_state(model: nn.Module) -> str:
-    ranks, held, replicas = Ranks(), torch.zeros(2, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
-    for entry in listed(model):
-        name = f"{entry.name} {entry.tensor.dtype} {list(entry.tensor.shape)}"
-        number = zlib.crc32(name.encode())
-        if entry.sharded is None:
-            for part in sparse_parts(entry.tensor) if is_sparse(entry.tensor) else (entry.tensor,):
-                replicas += sum_of_words(number, part)
-        else:
-            for part, memory in entry.sharded.local:
-                held += sum_of_words(number, memory, part, entry.sharded.shape[1])
-    first = torch.tensor(ranks.broadcast(replicas.tolist()))
-    total = ranks.sum(held) + first
-    if ranks.any(not torch.equal(first, replicas)):
-        total += 1  # the replicas differ
-    return "sum128:" + "".join(f"{lane & 0xFFFFFFFFFFFFFFFF:016x}" for lane in total.tolist())

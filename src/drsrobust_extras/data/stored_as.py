@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from drsrobust.extend import check_choice, check_module, is_compiled, is_script, is_sharded, output_names, torchrec
-from drsrobust.introspection import listed, named_modules
+from drsrobust.extend import check_choice, check_module, is_compiled, is_script, output_names, torchrec
+from drsrobust.introspection import is_sharded, listed, named_modules
 
 DENSE = {
     "fp32": torch.float32,

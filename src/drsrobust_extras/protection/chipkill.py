@@ -16,7 +16,6 @@ from drsrobust.extend import (
     TargetTensor,
     check_choice,
     check_whole,
-    counted,
     distinct,
     units_of,
 )
@@ -74,7 +73,7 @@ class Chipkill(StorageProtection):
         index = 2 * pairs[:, None] + np.arange(2)
         changed = _beyond(protected, index, remaining).any(axis=1) & (status == CORRECTED)
         status[changed], remaining[changed] = UNCORRECTABLE, data[changed]
-        counts = counted(status, ((remaining | left_check) != 0).any(axis=1))
+        counts = DecodedBlocks.counted(status, ((remaining | left_check) != 0).any(axis=1))
         given_up = np.repeat(status == UNCORRECTABLE, 2)
         index, remaining = index.ravel(), remaining.ravel()
         if self.uncorrectable != "keep":
@@ -182,7 +181,7 @@ class SelectiveChipkill(StorageProtection):
         remaining[fixed] ^= first[fixed].astype(np.uint64) << self._shifts[place[fixed]]
         changed = fixed & _beyond(protected, words, remaining)
         status[changed], remaining[changed] = UNCORRECTABLE, wrong[changed]
-        counts = counted(status, (remaining & np.bitwise_or.reduce(_NIBBLE << self._shifts)) != 0)
+        counts = DecodedBlocks.counted(status, (remaining & np.bitwise_or.reduce(_NIBBLE << self._shifts)) != 0)
         return _result(protected, DecodedBlocks(words, remaining, status == UNCORRECTABLE, counts))
 
     def _syndromes(self, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -152,6 +152,22 @@ class DecodedBlocks(NamedTuple):
     given_up: np.ndarray
     counts: dict[str, int]
 
+    @staticmethod
+    def counted(status: np.ndarray, wrong: np.ndarray) -> dict[str, int]:
+        """`counts` of code words.
+
+        Args:
+            status: of each.
+            wrong: bool [n], whether data or check bits of it are wrong after decoding; a corrected one was miscorrected then.
+        """
+        corrected = status == CORRECTED
+        return {
+            "corrected": int((corrected & ~wrong).sum()),
+            "uncorrectable": int((status == UNCORRECTABLE).sum()),
+            "miscorrected": int((corrected & wrong).sum()),
+            "unnoticed": int((status == CLEAN).sum()),
+        }
+
     def result(self, errors: Errors, uncorrectable: str = "keep") -> Screened:
         """The errors that remain, with what the decoder detected."""
         detected = any(self.counts[name] for name in ("corrected", "uncorrectable", "miscorrected"))
@@ -174,24 +190,8 @@ def decode_errors(code: SECDED, data: Errors, check: Errors, size: int) -> Decod
     past_end = last[result.words[last] >> np.uint64(size % code.data_bits) != 0]
     result.status[past_end] = UNCORRECTABLE
     result.words[past_end] = wrong[past_end]
-    counts = counted(result.status, (result.words | result.check) != 0)
+    counts = DecodedBlocks.counted(result.status, (result.words | result.check) != 0)
     return DecodedBlocks(index, result.words, result.status == UNCORRECTABLE, counts)
-
-
-def counted(status: np.ndarray, wrong: np.ndarray) -> dict[str, int]:
-    """Counts of code words, as of `DecodedBlocks`.
-
-    Args:
-        status: of each.
-        wrong: bool [n], whether data or check bits of it are wrong after decoding; a corrected one was miscorrected then.
-    """
-    corrected = status == CORRECTED
-    return {
-        "corrected": int((corrected & ~wrong).sum()),
-        "uncorrectable": int((status == UNCORRECTABLE).sum()),
-        "miscorrected": int((corrected & wrong).sum()),
-        "unnoticed": int((status == CLEAN).sum()),
-    }
 
 
 class ECC(StorageProtection):

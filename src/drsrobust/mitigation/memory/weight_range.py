@@ -200,7 +200,7 @@ class WeightRange(Mitigation):
 
 def _checkable(entry: Stored) -> bool:
     tensor = entry.tensor
-    has_memory = entry.sharded is not None or not tensor.is_meta
+    has_memory = entry.spread is not None or not tensor.is_meta
     if not hittable(tensor) or tensor.layout != torch.strided or tensor.is_quantized or not has_memory:
         return False
     return entry.rows is None or entry.dtype.is_floating_point

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from drsrobust.extend import check_names, check_whole
+from drsrobust.extend import check_items, check_text, check_whole
 from drsrobust_extras.experiments.training_errors.steps import Run, Step
 
 
@@ -20,7 +20,8 @@ class Action:
     on: tuple[str, ...] = ("gradient_norm",)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "on", (self.on,) if isinstance(self.on, str) else check_names("on", self.on))
+        names = check_items("on", self.on, "a list of names", str)
+        object.__setattr__(self, "on", tuple(check_text("each of on", name) for name in names))
 
     @property
     def name(self) -> str:

@@ -11,8 +11,6 @@ import torch
 from torch import nn
 
 from drsrobust.extend import (
-    ActiveMitigation,
-    Handle,
     add_forward_hook,
     add_forward_pre_hook,
     call,
@@ -28,7 +26,7 @@ from drsrobust.extend import (
 )
 from drsrobust.injection import open_in
 from drsrobust.introspection import Forward, listed, named_modules
-from drsrobust.mitigation import FIT_BATCH, Cost, Detection, Mitigation
+from drsrobust.mitigation import FIT_BATCH, ActiveMitigation, Cost, Detection, Handle, Mitigation
 from drsrobust_extras.protection.golden_copy import GoldenCopy, copy_digest
 
 CHECK_ACTIONS = ("report", "recompute", "zero", "restore")

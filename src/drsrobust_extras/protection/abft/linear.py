@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from drsrobust.extend import ActiveMitigation, Handle, check_choice, check_number
+from drsrobust.extend import check_choice, check_number
 from drsrobust.introspection import Forward, named_modules
+from drsrobust.mitigation import ActiveMitigation, Handle
 from drsrobust_extras.protection.abft.base import (
     ABFT,
     Check,

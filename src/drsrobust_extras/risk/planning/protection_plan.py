@@ -17,7 +17,6 @@ from drsrobust.extend import (
     check_items,
     check_number,
     check_seed,
-    check_truth,
     check_whole,
     harmful_pilots,
 )
@@ -377,7 +376,8 @@ def plan(
     import pandas as pd
 
     check_choice("additive", additive, ADDITIVE)
-    trials, seed, robust = check_whole("trials", trials, 2), check_seed(seed), check_truth("robust", robust)
+    trials, seed = check_whole("trials", trials, 2), check_seed(seed)
+    robust = bool(check_instance("robust", robust, (bool, np.bool_), "True or False"))
     _check_budgets(budget_bits, budget_time)
     check_instance("errors", errors, ErrorModel, "one error model, as BitFlip(1e-6)")
     candidates = check_items("candidates", candidates, "a list of mitigations")

@@ -10,12 +10,6 @@ import torch
 LONG = timedelta(minutes=10)
 
 
-def ranks() -> int:
-    """Processes of the default process group; 1 without."""
-    group = torch.distributed
-    return group.get_world_size() if group.is_available() and group.is_initialized() else 1
-
-
 class RankFailedError(RuntimeError):
     """A rank could not go on; the message names the rank, what it computed and why."""
 

@@ -13,26 +13,17 @@ import torch
 from torch import nn
 
 from drsrobust.data import Batches, Split
-from drsrobust.evaluation.affected_rows import (
-    MAX_SHARE_ALONE,
-    Affected,
-    CoupledRowsError,
-    near,
-    with_witnesses,
-)
-from drsrobust.evaluation.evaluation import TaskMetrics
-from drsrobust.evaluation.lookups import SplitLookups
-from drsrobust.evaluation.passes import Asked, OtherRows, Passes, register_passes
+from drsrobust.evaluation import Affected, Asked, CoupledRowsError, OtherRows, Passes, register_passes
+from drsrobust.extend import SplitLookups, near, with_witnesses
 from drsrobust.injection import ErrorMap
-from drsrobust.introspection.ranks import Ranks
-from drsrobust.introspection.sharded import is_sharded
-from drsrobust.introspection.tensors import listed
-from drsrobust.metrics.names import CLICK, RANK, split_name
+from drsrobust.introspection import is_sharded, listed
+from drsrobust.metrics import CLICK, RANK, split_name
 from drsrobust.mitigation import Mitigation
-from drsrobust.models import Scoring, score
-from drsrobust.models.scoring import BATCH, PaddedBatches
+from drsrobust.models import BATCH, PaddedBatches, Scoring, score
+from drsrobust_extras.scale.ranks import Ranks
 
 SMALLEST = 64  # rows of a batch
+MAX_SHARE_ALONE = 0.5  # share of rows up to which affected rows are scored by themselves, as of one process
 
 
 class ShardedRows(Passes):
@@ -68,13 +59,13 @@ class ShardedRows(Passes):
                 self.scores = self._scored(self._batches, self.n, watched, golden=True)
         known = {} if self._lookups is None else {t: self._lookups.why_unknown(t) for t in self._lookups.tables}
         self._known = {table for table, why in known.items() if not ranks.any(why is not None)}
-        self._replicas = {entry.name for entry in listed(model) if entry.sharded is None}
+        self._replicas = {entry.name for entry in listed(model) if entry.spread is None}
 
     def on_first(self, function: Callable[[], Any]) -> Any:
         """As of `Passes`."""
         return self.ranks.from_first(function)
 
-    def metrics(self, make: Callable[[], TaskMetrics]) -> Any:
+    def metrics(self, make: Callable[[], Any]) -> Any:
         """As of `Passes`; on ranks without scores these passes themselves, which check names."""
         return self if self.scores is None else make()
 
@@ -176,7 +167,7 @@ def _over_ranks(asked: Asked) -> ShardedRows:
     ranks.warn_of_timeout()
     if isinstance(rows, OtherRows):
         raise ValueError(f"the rows of a sharded model must be a Split or Batches, and these are {rows!r}")
-    tables = {e.name: e.sharded.parts if e.sharded else None for e in listed(asked.model)}
+    tables = {e.name: e.spread.parts if e.spread else None for e in listed(asked.model)}
     about = {"rows": rows.fingerprint, "options": [asked.options, asked.scoring.output, asked.scoring.task]}
     ranks.check_same("evaluators", {**about, **{f"the plan of {name}": table for name, table in tables.items()}})
     return ShardedRows(asked.model, rows, asked.scoring, ranks)

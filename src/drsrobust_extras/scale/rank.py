@@ -7,11 +7,10 @@ from math import gcd
 import numpy as np
 from torch import nn
 
-from drsrobust._arguments import check_whole
-from drsrobust.injection.stored import Memory
-from drsrobust.injection.targets import Chosen, RowParts, Target, TargetLike, as_target, in_parts
-from drsrobust.introspection.ranks import ranks
-from drsrobust.introspection.sharded import Part, is_sharded
+from drsrobust.extend import check_whole
+from drsrobust.injection import Memory, RowParts, Target, TargetLike, as_target, in_parts
+from drsrobust.introspection import is_sharded, process_group
+from drsrobust_extras.scale.sharded_tables import Part
 
 
 @dataclass(frozen=True)
@@ -45,16 +44,16 @@ class Rank(Target):
     def of_rank(self) -> int:
         return self.rank
 
-    def choose(self, model: nn.Module, memory: Memory) -> Chosen:
+    def choose(self, model: nn.Module, memory: Memory) -> dict[str, np.ndarray | RowParts | None]:
         if not is_sharded(model):
             raise ValueError(
                 f"target {self}: the model is not sharded over ranks (TorchRec's DistributedModelParallel)"
             )
-        if self.rank >= ranks():
-            raise ValueError(f"target {self}: rank is {self.rank!r}; it must be from 0 to {ranks() - 1}")
-        held: Chosen = {}
+        if self.rank >= (world := process_group().world):
+            raise ValueError(f"target {self}: rank is {self.rank!r}; it must be from 0 to {world - 1}")
+        held: dict[str, np.ndarray | RowParts | None] = {}
         for name, rows in as_target(self.within).choose(model, memory).items():
-            if (table := memory[name].sharded) is None:
+            if (table := memory[name].spread) is None:
                 held[name] = rows
             elif parts := [part for part in table.parts if part.rank == self.rank]:
                 held[name] = _held(parts, table.shape, rows)
