@@ -16,8 +16,8 @@ from torch.distributed.tensor import distribute_tensor
 
 import drsrobust as dr
 from drsrobust.data.dataset import Feature, Ids, Schema, Split
-from drsrobust.introspection.embedding_modules import torchrec
 from drsrobust.introspection import is_sharded_module
+from drsrobust.introspection.embedding_modules import torchrec
 from drsrobust.introspection.tensors import listed
 from drsrobust.introspection.wrappers import named_modules
 from drsrobust.mitigation import ECC, WeightRange
