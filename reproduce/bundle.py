@@ -16,8 +16,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from drsrobust._files import cache_folder, exclusive, new_file, put_in_place
+from drsrobust._files import cache_folder, new_file, put_in_place
 from drsrobust._hashing import digest, file_digest
+from drsrobust._locks import exclusive
 from reproduce.runner import read_run
 
 SUMS, SIZES = "SHA256SUMS", "SIZES"

@@ -8,7 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from drsrobust._files import cache_folder, exclusive, new_file, new_folder
+from drsrobust._files import cache_folder, new_file, new_folder
+from drsrobust._locks import exclusive
 from reproduce import other_papers
 from reproduce.bundle import figure_sums
 from reproduce.figures_page import figures_page

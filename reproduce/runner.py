@@ -19,7 +19,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from drsrobust._files import cache_folder, exclusive
+from drsrobust._files import cache_folder
+from drsrobust._locks import exclusive
 from drsrobust._processes import end_with_parent
 from drsrobust_study.notebook import datasets_of
 from reproduce.notebooks import Notebook, progress_file

@@ -13,20 +13,14 @@ from pathlib import Path
 import pytest
 
 from drsrobust import _files as files
-from drsrobust._files import (
-    cache_folder,
-    exclusive,
-    new_file,
-    new_folder,
-    other_file,
-    private_folder,
-    warn_of_writers,
-)
+from drsrobust._files import cache_folder, new_file, new_folder, other_file, warn_of_writers
+from drsrobust._locks import exclusive
+from drsrobust._private import private_folder
 
 TRY = """
 import sys
 from pathlib import Path
-from drsrobust._files import exclusive
+from drsrobust._locks import exclusive
 try:
     with exclusive(Path(sys.argv[1]), wait=False):
         print("in")
@@ -77,7 +71,7 @@ def test_an_error_frees_the_lock(tmp_path):
 HOLD = """
 import sys, time
 from pathlib import Path
-from drsrobust._files import private_folder
+from drsrobust._private import private_folder
 with private_folder(Path(sys.argv[1])) as folder:
     (folder / "content").write_text("content")
     print(folder, flush=True)
@@ -254,7 +248,8 @@ def test_a_read_only_folder_is_named(read_only, monkeypatch):
 
 
 def test_what_a_killed_process_left_of_a_folder_and_nothing_else(tmp_path):
-    from drsrobust._files import exclusive, new_folder
+    from drsrobust._files import new_folder
+    from drsrobust._locks import exclusive
 
     stale, foreign = tmp_path / ".made.0123456789abcdef.part", tmp_path / ".made.draft.part"
     for folder in (stale, foreign):
@@ -277,7 +272,7 @@ def test_a_file_system_without_locks_is_not_a_lock_that_is_held(wait, tmp_path, 
     import errno
     import fcntl
 
-    from drsrobust._files import exclusive
+    from drsrobust._locks import exclusive
 
     def refused(*_):
         raise OSError(errno.ENOLCK, "No locks available")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from drsrobust._names import MODULES, NAMES, REGISTRATIONS, homes_of, stub, stub_path
+from drsrobust._names import MODULES, NAMES, homes_of, stub, stub_path
+from drsrobust._registrations import REGISTRATIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "src"

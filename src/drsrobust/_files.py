@@ -1,5 +1,4 @@
-"""Files and folders that are complete or absent (by a temporary name, fsync and rename), locks, folders that no other user may
-write to, and the cache folder."""
+"""Files and folders that are complete or absent (by a temporary name, fsync and rename), and the cache folder."""
 
 import errno
 import json
@@ -18,9 +17,7 @@ from typing import Any, BinaryIO
 
 from drsrobust._arguments import check_text, wrong
 
-_MARK = ".drsrobust"  # private_folder holds its lock, by whose file it knows the folders that it made
 _NO_SPACE = re.compile(r"No space left|\d+ requested and \d+ written")
-_WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def expanded(name: str, path: str | os.PathLike) -> Path:
@@ -226,132 +223,6 @@ def write_array(file: BinaryIO, array: Any) -> None:
     left = memoryview(array).cast("B")
     while left:
         left = left[file.write(left) :]
-
-
-@contextmanager
-def exclusive(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Holds the lock of `path`, the file `path`.lock, which is never deleted. The system releases the lock if the process dies.
-
-    Raises:
-        BlockingIOError: another process or thread holds the lock and `wait` is false.
-        OSError: there can be no lock; the message names what is in the way.
-    """
-    from filelock import FileLock, Timeout
-
-    make_folder(path.parent)
-    # A soft lock (a file that exists while held) would survive a killed process.
-    lock = FileLock(path.with_name(f"{path.name}.lock"), fallback_to_soft=False)
-    with writing(path.parent):
-        try:
-            lock.acquire(blocking=False)
-        except Timeout as error:  # also where the lock's file cannot be opened or locked, and then for good
-            _check_lock(path)
-            if not wait:
-                raise BlockingIOError(errno.EAGAIN, f"{path} is locked by another process") from error
-            lock.acquire()
-        except (NotImplementedError, OSError) as error:
-            if getattr(error, "filename", None):  # a file or folder that is not writable
-                raise
-            raise _no_lock(path, getattr(error, "strerror", None) or str(error)) from error
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _check_lock(path: Path) -> None:
-    """Raises OSError if the lock of `path` cannot be had for another reason than that somebody holds it."""
-    import fcntl
-
-    with open(path.with_name(f"{path.name}.lock"), "rb") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            raise _no_lock(path, error.strerror or str(error)) from error
-
-
-def _no_lock(path: Path, why: str) -> OSError:
-    return OSError(
-        errno.ENOLCK, f"{path}.lock cannot be locked ({why}); use a folder on a file system that has locks (flock)"
-    )
-
-
-@contextmanager
-def private_folder(path: Path) -> Iterator[Path]:
-    """A new folder `path`-<random>, mode 0700, which is deleted when the block ends. Those of killed processes are deleted
-    first: folders of such a name and of this user that have this function's mark and that no process holds.
-
-    Raises:
-        PermissionError: the file system lets others write to it all the same.
-    """
-    make_folder(path.parent)
-    named = re.compile(re.escape(path.name) + "-[a-z0-9_]{8}")
-    for entry in list(path.parent.iterdir()):
-        if named.fullmatch(entry.name) and (status := _leftover(entry)):
-            _delete(entry, status)
-    folder = Path(tempfile.mkdtemp(prefix=f"{path.name}-", dir=path.parent))
-    status = folder.lstat()
-    try:
-        with exclusive(folder / _MARK), inside_private(folder, status.st_uid):
-            yield folder
-    finally:
-        _delete(folder, status)
-
-
-@contextmanager
-def inside_private(folder: Path, owner: int) -> Iterator[Path]:
-    """A path into a folder of `private_folder`. Where there is /proc it leads there whatever becomes of the folder's name.
-
-    Args:
-        folder: of this process or of another one.
-        owner: user id of the folder where it was made.
-
-    Raises:
-        FileNotFoundError: there is no such folder.
-        PermissionError: it is a link, others may write to it, or it is of another user.
-    """
-    try:
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError as error:
-        if error.errno not in (errno.ENOTDIR, errno.ELOOP):
-            raise
-        raise PermissionError(f"{folder} was replaced by a file or a link; nothing in it is read") from None
-    try:
-        status = os.fstat(handle)
-        if status.st_mode & _WRITABLE:
-            mode = stat.S_IMODE(status.st_mode)
-            raise PermissionError(
-                f"{folder} has mode {mode:04o}, so others may write to it; it must be 0700, on a file system that keeps modes"
-            )
-        if status.st_uid not in (os.geteuid(), owner):
-            raise PermissionError(f"{folder} is of user {status.st_uid}; it must be of user {os.geteuid()}")
-        pinned = Path(f"/proc/self/fd/{handle}")
-        yield pinned if pinned.exists() else folder
-    finally:
-        os.close(handle)
-
-
-def _leftover(folder: Path) -> os.stat_result | None:
-    """The status of a folder that a killed process left, or None."""
-    try:
-        status, mark = folder.lstat(), (folder / f"{_MARK}.lock").lstat()
-        if not stat.S_ISDIR(status.st_mode) or not stat.S_ISREG(mark.st_mode):
-            return None
-        if {status.st_uid, mark.st_uid} != {os.geteuid()}:
-            return None
-        with exclusive(folder / _MARK, wait=False):
-            return status
-    except OSError:  # held, gone meanwhile, or not readable
-        return None
-
-
-def _delete(folder: Path, status: os.stat_result) -> None:
-    """Deletes a folder, unless another one has its name by now."""
-    with suppress(OSError):
-        if os.path.samestat(folder.lstat(), status):
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def warn_of_writers(folder: Path) -> None:

@@ -1,5 +1,6 @@
-"""The public names of this package and of `drsrobust_extras`, and the modules that hold them: the only place of the core that
-names the other package. Names are imported at first use. `python -m drsrobust._names` writes the stubs, which editors read."""
+"""The public names of this package and of `drsrobust_extras`, and the modules that hold them: with `_registrations` the only
+place of the core that names the other package. Names are imported at first use. `python -m drsrobust._names` writes the stubs,
+which editors read."""
 
 import sys
 from collections.abc import Callable
@@ -166,7 +167,7 @@ NAMES = {
         "drsrobust.statistics.summary": "known_bounds",
     },
     "drsrobust.statistics": {
-        "drsrobust.statistics.columns": "check_table CONDITION DECISIONS ENDS identifying MITIGATION NONE",
+        "drsrobust.statistics.columns": "ALL check_table CONDITION DECISIONS ENDS identifying MITIGATION NONE",
         "drsrobust.statistics.intervals": (
             "bootstrap_interval bounded_interval CONFIDENCE mean_interval quantile_interval rule_of_three "
             "stringer_interval wilson"
@@ -174,7 +175,7 @@ NAMES = {
         "drsrobust.statistics.pvf": "DEFINITIONS pvf",
         "drsrobust.statistics.random_effects": "across_models",
         "drsrobust.statistics.recovery": "recovery",
-        "drsrobust.statistics.strata": "ALL DROP FEW_TRIALS LOSS_IS_BOUNDED Strata STRATUM WEIGHT",
+        "drsrobust.statistics.strata": "DROP FEW_TRIALS LOSS_IS_BOUNDED Strata STRATUM WEIGHT",
         "drsrobust.statistics.summary": "corrected_exactly INTERVAL summarise",
     },
     "drsrobust.training": {
@@ -192,10 +193,11 @@ NAMES = {
         ),
         "drsrobust._choices": "check_choice unknown",
         "drsrobust._files": (
-            "cache_folder exclusive expanded make_folder new_file new_folder other_file private_folder "
-            "put_in_place stale_parts"
+            "cache_folder expanded make_folder new_file new_folder other_file put_in_place stale_parts"
         ),
         "drsrobust._hashing": "canonical_json digest file_digest folder_digests splitmix64",
+        "drsrobust._locks": "exclusive",
+        "drsrobust._private": "private_folder",
         "drsrobust._processes": "check_script process_context threads",
         "drsrobust._progress": "count_done progress_bar",
         "drsrobust._provenance": "machine versions",
@@ -296,13 +298,6 @@ MOVED = {
     "drsrobust.timing": "drsrobust_extras.risk.timing",
     "drsrobust.training_errors": "drsrobust_extras.experiments.training_errors",
 }
-# What registers more of a kind, as by `drsrobust.models.registry.register`: imported with the registry.
-REGISTRATIONS = {
-    "models": ["drsrobust_extras.data.paper_models"],
-    "groups": ["drsrobust_extras.scale.sharded_tables"],
-    "passes": ["drsrobust_extras.scale.rows_over_ranks"],
-    "runners": ["drsrobust_extras.scale.leading"],
-}
 
 
 class Moved(MetaPathFinder):
@@ -311,12 +306,6 @@ class Moved(MetaPathFinder):
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
         if name in MOVED:
             raise ModuleNotFoundError(f"{name} is {MOVED[name]} since version 0.11", name=name)
-
-
-def load_registrations(kind: str) -> None:
-    """Imports what registers more of a kind."""
-    for module in REGISTRATIONS[kind]:
-        import_module(module)
 
 
 def face(name: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:

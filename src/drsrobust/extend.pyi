@@ -11,13 +11,11 @@ from drsrobust._arguments import wrong as wrong
 from drsrobust._choices import check_choice as check_choice
 from drsrobust._choices import unknown as unknown
 from drsrobust._files import cache_folder as cache_folder
-from drsrobust._files import exclusive as exclusive
 from drsrobust._files import expanded as expanded
 from drsrobust._files import make_folder as make_folder
 from drsrobust._files import new_file as new_file
 from drsrobust._files import new_folder as new_folder
 from drsrobust._files import other_file as other_file
-from drsrobust._files import private_folder as private_folder
 from drsrobust._files import put_in_place as put_in_place
 from drsrobust._files import stale_parts as stale_parts
 from drsrobust._hashing import canonical_json as canonical_json
@@ -25,6 +23,8 @@ from drsrobust._hashing import digest as digest
 from drsrobust._hashing import file_digest as file_digest
 from drsrobust._hashing import folder_digests as folder_digests
 from drsrobust._hashing import splitmix64 as splitmix64
+from drsrobust._locks import exclusive as exclusive
+from drsrobust._private import private_folder as private_folder
 from drsrobust._processes import check_script as check_script
 from drsrobust._processes import process_context as process_context
 from drsrobust._processes import threads as threads

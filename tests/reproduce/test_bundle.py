@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from safetensors.torch import load, save
 
-from drsrobust._files import exclusive
 from drsrobust._hashing import digest
+from drsrobust._locks import exclusive
 from drsrobust.models import state_digest
 from drsrobust.training import Settings, load_model
 from drsrobust_extras.data.load import load_dataset

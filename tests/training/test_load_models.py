@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from drsrobust._files import exclusive
+from drsrobust._locks import exclusive
 from drsrobust.models import state_digest
 from drsrobust.training import Settings, load_models
 from drsrobust_extras.data.load import load_dataset

@@ -19,7 +19,8 @@ from drsrobust.campaign.schedule import Schedule, Shard
 from drsrobust.injection import AddressSpace, ErrorModel
 from drsrobust.injection.critical_bits import CriticalBits, Stratum, harmful_pilots
 from drsrobust.mitigation import Screened
-from drsrobust.statistics.strata import ALL, STRATUM, WEIGHT
+from drsrobust.statistics.columns import ALL
+from drsrobust.statistics.strata import STRATUM, WEIGHT
 
 LEAST_TRIALS = 2  # of each stratum: a variance takes two
 PILOT_TRIALS = 16  # of each stratum, from which the others are allocated

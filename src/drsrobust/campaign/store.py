@@ -29,8 +29,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from drsrobust._files import exclusive, make_folder, new_file, stale_parts, warn_of_writers
+from drsrobust._files import make_folder, new_file, stale_parts, warn_of_writers
 from drsrobust._hashing import digest
+from drsrobust._locks import exclusive
 from drsrobust.campaign.shards import Shard
 from drsrobust.campaign.table import LATER
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from drsrobust._hashing import canonical_json
-from drsrobust._names import load_registrations
+from drsrobust._registrations import load_registrations
 from drsrobust.campaign.conditions import Condition
 from drsrobust.campaign.schedule import CHUNK_TRIALS, SHORTEST_CHUNK, Chunk, Schedule, chunk_seconds
 from drsrobust.campaign.table import BIT_COUNT, SCHEMA, chunk, stored_schema

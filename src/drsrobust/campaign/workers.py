@@ -24,8 +24,9 @@ import torch
 from torch import nn
 
 from drsrobust._amounts import amount
-from drsrobust._files import inside_private, private_folder, writing
+from drsrobust._files import writing
 from drsrobust._hashing import folder_digests
+from drsrobust._private import inside_private, private_folder
 from drsrobust._processes import pool
 from drsrobust.campaign.conditions import Condition, ResolvedTarget, Stratum, resolve_target
 from drsrobust.campaign.model_file import model_file, read_model_file

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from torch import nn
 
-from drsrobust._names import load_registrations
+from drsrobust._registrations import load_registrations
 from drsrobust.evaluation.evaluation import non_finite_rows
 from drsrobust.models import Scoring
 

@@ -24,7 +24,7 @@ from drsrobust.injection.critical_bits import (
 from drsrobust.injection.error_map import ErrorMap
 from drsrobust.injection.error_models import ErrorModel, from_bits, from_rate, from_words
 from drsrobust.injection.number_formats import Bits, bit_set
-from drsrobust.statistics.strata import ALL
+from drsrobust.statistics.columns import ALL
 
 _CONDITION = ("critical", "critical_bits", "others", "mild")  # fields that are left out of names where they are None
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from drsrobust._names import load_registrations
+from drsrobust._registrations import load_registrations
 
 
 class SpreadTensor(ABC):

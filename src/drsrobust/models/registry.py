@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from drsrobust._arguments import check_instance
 from drsrobust._choices import check_choice, unknown
-from drsrobust._names import load_registrations
+from drsrobust._registrations import load_registrations
 from drsrobust.introspection.wrappers import unwrapped
 
 if TYPE_CHECKING:

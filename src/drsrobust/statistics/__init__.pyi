@@ -1,3 +1,4 @@
+from drsrobust.statistics.columns import ALL as ALL
 from drsrobust.statistics.columns import CONDITION as CONDITION
 from drsrobust.statistics.columns import DECISIONS as DECISIONS
 from drsrobust.statistics.columns import ENDS as ENDS
@@ -17,7 +18,6 @@ from drsrobust.statistics.pvf import DEFINITIONS as DEFINITIONS
 from drsrobust.statistics.pvf import pvf as pvf
 from drsrobust.statistics.random_effects import across_models as across_models
 from drsrobust.statistics.recovery import recovery as recovery
-from drsrobust.statistics.strata import ALL as ALL
 from drsrobust.statistics.strata import DROP as DROP
 from drsrobust.statistics.strata import FEW_TRIALS as FEW_TRIALS
 from drsrobust.statistics.strata import LOSS_IS_BOUNDED as LOSS_IS_BOUNDED

@@ -18,6 +18,7 @@ NONE = "none"  # the value of `mitigation` without any
 MITIGATION = ("mitigation", "mitigation_id")  # its label, and a hash of its settings
 # Wrong decisions with NaN as wrong and as no click, and the share of NaN rows: together they give every rule for NaN.
 DECISIONS = ("decision_changed", "decision_changed_no_click", "nan_share")
+ALL = "all"  # the stratum of plain maps
 ENDS = ("", "_low", "_high")  # suffixes of a value and the ends of its interval
 DRAWS = 8  # of the error of a metric over rows, in each of the first trials of a condition
 OVER_ROWS = {name: tuple(f"{name}_rows_{k}" for k in range(1, DRAWS + 1)) for name in ("auc", "auc_drop")}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.statistics.columns import CONDITION
+from drsrobust.statistics.columns import ALL, CONDITION
 from drsrobust.statistics.intervals import CONFIDENCE, bounded_interval, mean_interval, stringer_interval, wilson
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 # Columns of a stratified table: the weights of a condition's trials sum to 1; in strata with a bounded loss no error map is
 # taken to lose more than those that were drawn.
 STRATUM, WEIGHT, LOSS_IS_BOUNDED = "stratum", "weight", "loss_is_bounded"
-ALL = "all"  # the stratum of plain maps
 DROP = 0.001  # AUC: a trial that loses more is harmed
 # Student's t is too narrow where fewer trials, and a smaller share of them, are harmed or carry the mean.
 FEW_TRIALS, FEW_SHARE = 12, 0.25

@@ -16,8 +16,9 @@ from torch import nn
 
 from drsrobust._arguments import check_instance, check_items, check_truth, check_whole, wrong
 from drsrobust._choices import check_choice
-from drsrobust._files import cache_folder, exclusive
+from drsrobust._files import cache_folder
 from drsrobust._hashing import digest
+from drsrobust._locks import exclusive
 from drsrobust._processes import UnguardedScript, check_script, cores, pool, threads
 from drsrobust._progress import count_done, progress_bar
 from drsrobust._provenance import commit, machine, versions

@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from drsrobust._files import exclusive
+from drsrobust._locks import exclusive
 from drsrobust_extras.data import download as module
 from drsrobust_extras.data.download import ARCHIVES, DownloadError, download, main
 from drsrobust_extras.data.registry import BY_HAND, SOURCES, find_files
