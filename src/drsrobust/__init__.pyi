@@ -11,12 +11,9 @@ from drsrobust import training as training
 from drsrobust.campaign import Campaign as Campaign
 from drsrobust.campaign import decades as decades
 from drsrobust.evaluation import Evaluator as Evaluator
-from drsrobust.injection import Activations as Activations
 from drsrobust.injection import BitFlip as BitFlip
 from drsrobust.injection import ErrorMap as ErrorMap
 from drsrobust.injection import FixedCount as FixedCount
-from drsrobust.injection import Gradients as Gradients
-from drsrobust.injection import Inputs as Inputs
 from drsrobust.injection import OptimizerState as OptimizerState
 from drsrobust.injection import Rows as Rows
 from drsrobust.injection import SingleBit as SingleBit
@@ -40,6 +37,9 @@ from drsrobust_extras.experiments.allowed_flips import Allowed as Allowed
 from drsrobust_extras.experiments.chosen_flips import worst_case as worst_case
 from drsrobust_extras.experiments.probe_rows import ProbeRows as ProbeRows
 from drsrobust_extras.experiments.training_errors.campaign import TrainingCampaign as TrainingCampaign
+from drsrobust_extras.experiments.transient import Activations as Activations
+from drsrobust_extras.experiments.transient import Gradients as Gradients
+from drsrobust_extras.experiments.transient import Inputs as Inputs
 from drsrobust_extras.pages import plots as plots
 from drsrobust_extras.pages import report as report
 from drsrobust_extras.pages.campaign_file import read_campaign as read_campaign

@@ -33,8 +33,7 @@ NAMES = {
         "drsrobust.campaign": "Campaign decades",
         "drsrobust.evaluation": "Evaluator",
         "drsrobust.injection": (
-            "Activations BitFlip ErrorMap FixedCount Gradients inject Inputs OptimizerState resolve "
-            "restore Rows SingleBit StuckAt"
+            "BitFlip ErrorMap FixedCount inject OptimizerState resolve restore Rows SingleBit StuckAt"
         ),
         "drsrobust.introspection": "components",
         "drsrobust.mitigation": "ActivationClipping ECC NaNGuard WeightRange",
@@ -45,6 +44,7 @@ NAMES = {
         "drsrobust_extras.experiments.chosen_flips": "worst_case",
         "drsrobust_extras.experiments.probe_rows": "ProbeRows",
         "drsrobust_extras.experiments.training_errors.campaign": "TrainingCampaign",
+        "drsrobust_extras.experiments.transient": "Activations Gradients Inputs",
         "drsrobust_extras.pages.campaign_file": "read_campaign",
         "drsrobust_extras.pages.propagation": "trace",
         "drsrobust_extras.protection.abft.embedding": "ABFTEmbeddingBag",
@@ -64,12 +64,12 @@ NAMES = {
     },
     "drsrobust.campaign": {
         "drsrobust.campaign.campaign": "auc_under_errors Campaign",
-        "drsrobust.campaign.conditions": "decades",
+        "drsrobust.campaign.conditions": "Condition decades",
         "drsrobust.campaign.merging": "merge",
         "drsrobust.campaign.model_file": "NotPicklable",
         "drsrobust.campaign.partition": "bit_partition",
         "drsrobust.campaign.sampling": "LEAST_TRIALS PILOT_MAPS",
-        "drsrobust.campaign.schedule": "SHORTEST_CHUNK",
+        "drsrobust.campaign.schedule": "Chunk SHORTEST_CHUNK",
         "drsrobust.campaign.store": "Store StoreError",
         "drsrobust.campaign.table": "SCHEMA",
         "drsrobust.campaign.trial": "LocalRunner register_runner",
@@ -96,7 +96,7 @@ NAMES = {
     },
     "drsrobust.injection": {
         "drsrobust.injection.address_space": "AddressSpace",
-        "drsrobust.injection.apply": "applied_maps AppliedMap ErrorMapMismatch open_in restore restore_leftovers",
+        "drsrobust.injection.apply": "applied_maps AppliedMap Change ErrorMapMismatch open_in restore restore_leftovers",
         "drsrobust.injection.bit_errors": "BitFlip FixedCount SingleBit StuckAt",
         "drsrobust.injection.critical_bits": "CriticalBits SPREAD",
         "drsrobust.injection.error_clock": "ErrorClock VERSION",
@@ -107,9 +107,10 @@ NAMES = {
         "drsrobust.injection.stored": "Memory",
         "drsrobust_extras.scale.rank": "Rank",
         "drsrobust.injection.rows": "Rows",
-        "drsrobust.injection.first_arrivals": "VALUE",
+        "drsrobust.injection.first_arrivals": "HOOK VALUE",
         "drsrobust.injection.targets": "as_target Dtype in_parts OptimizerState resolve RowParts Target TargetLike",
-        "drsrobust.injection.transient": "Activations Gradients InjectionError Inputs Transient",
+        "drsrobust.injection.transient": "InjectionError Transient",
+        "drsrobust_extras.experiments.transient": "Activations Gradients Inputs",
         "drsrobust.injection.words": "INTEGER_OF_BYTES",
         "drsrobust_extras.protection.field_errors": "Burst MultiBit RandomValue RandomWord RowError",
         "drsrobust_extras.protection.memory_faults": "MemoryFault",
@@ -120,7 +121,7 @@ NAMES = {
         "drsrobust.mitigation.activations.nan_guard": "NaNGuard",
         "drsrobust.mitigation.activations.sites": "clip_sites KINDS",
         "drsrobust.mitigation.base": "ActiveMitigation Composed Cost Detection FIT_BATCH Handle Mitigation Screened",
-        "drsrobust.mitigation.memory.base": "storage_overhead StorageProtection",
+        "drsrobust.mitigation.memory.base": "DrawContext storage_overhead StorageProtection",
         "drsrobust.mitigation.memory.ecc": "ACTIONS CLEAN CORRECTED ECC SECDED secded UNCORRECTABLE",
         "drsrobust.mitigation.memory.protected_words": "NO_ERRORS",
         "drsrobust.mitigation.memory.weight_range": "WeightRange",
@@ -149,7 +150,7 @@ NAMES = {
             "Group is_sharded is_sharded_module process_group register_group SpreadTensor"
         ),
         "drsrobust.introspection.tensors": "component_of components has_group listed named_tensors",
-        "drsrobust.introspection.wrappers": "named_modules",
+        "drsrobust.introspection.wrappers": "named_modules unwrapped",
     },
     "drsrobust.metrics": {
         "drsrobust.metrics.auc": "auc auc_difference auc_interval",
@@ -202,9 +203,8 @@ NAMES = {
         "drsrobust._progress": "count_done progress_bar",
         "drsrobust._provenance": "machine versions",
         "drsrobust._types": "fits type_name",
-        "drsrobust.campaign.conditions": "Condition condition_triples resolve_target",
+        "drsrobust.campaign.conditions": "condition_triples resolve_target",
         "drsrobust.campaign.sampling": "strata_of StratifiedTable",
-        "drsrobust.campaign.schedule": "Chunk",
         "drsrobust.campaign.shards": "Shard",
         "drsrobust.campaign.stored_trials": "check_run StoredTrials",
         "drsrobust.campaign.table": "stored_schema",
@@ -225,14 +225,15 @@ NAMES = {
         "drsrobust.injection.error_map": "MapSource",
         "drsrobust.injection.error_models": "draw_words from_bits from_sorted_words from_words",
         "drsrobust.injection.number_formats": "bit_set Format",
+        "drsrobust.injection.transient": "sample_in",
         "drsrobust.injection.words": "WordView",
         "drsrobust.introspection.calling": "call device_of on_device_of",
         "drsrobust.introspection.code_digest": "short_digest",
         "drsrobust.introspection.embedding_modules": (
-            "is_quantized_collection output_names pooled_table_name pooled_weight sparse_type "
-            "tables_in_output_order torchrec"
+            "is_quantized_collection output_names pooled_table_name pooled_weight sparse_type table_configs "
+            "tables_in_output_order torchrec with_values"
         ),
-        "drsrobust.introspection.nested": "tensors_of",
+        "drsrobust.introspection.nested": "tensors_of with_tensors",
         "drsrobust.introspection.numerics": "numerics",
         "drsrobust.introspection.tensors": "sparse_parts",
         "drsrobust.introspection.wrappers": (
@@ -240,7 +241,6 @@ NAMES = {
             "requiring_gradients"
         ),
         "drsrobust.mitigation.base": "attached_mitigations confined_name tensor_names within",
-        "drsrobust.mitigation.memory.base": "DrawContext",
         "drsrobust.mitigation.memory.check_bits": "CheckBits copy_errors copy_tensor label_stream",
         "drsrobust.mitigation.memory.ecc": "decode_errors DecodedBlocks",
         "drsrobust.mitigation.memory.protected_words": (

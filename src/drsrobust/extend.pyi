@@ -34,12 +34,10 @@ from drsrobust._provenance import machine as machine
 from drsrobust._provenance import versions as versions
 from drsrobust._types import fits as fits
 from drsrobust._types import type_name as type_name
-from drsrobust.campaign.conditions import Condition as Condition
 from drsrobust.campaign.conditions import condition_triples as condition_triples
 from drsrobust.campaign.conditions import resolve_target as resolve_target
 from drsrobust.campaign.sampling import StratifiedTable as StratifiedTable
 from drsrobust.campaign.sampling import strata_of as strata_of
-from drsrobust.campaign.schedule import Chunk as Chunk
 from drsrobust.campaign.shards import Shard as Shard
 from drsrobust.campaign.stored_trials import StoredTrials as StoredTrials
 from drsrobust.campaign.stored_trials import check_run as check_run
@@ -76,6 +74,7 @@ from drsrobust.injection.error_models import from_sorted_words as from_sorted_wo
 from drsrobust.injection.error_models import from_words as from_words
 from drsrobust.injection.number_formats import Format as Format
 from drsrobust.injection.number_formats import bit_set as bit_set
+from drsrobust.injection.transient import sample_in as sample_in
 from drsrobust.injection.words import WordView as WordView
 from drsrobust.introspection.calling import call as call
 from drsrobust.introspection.calling import device_of as device_of
@@ -86,9 +85,12 @@ from drsrobust.introspection.embedding_modules import output_names as output_nam
 from drsrobust.introspection.embedding_modules import pooled_table_name as pooled_table_name
 from drsrobust.introspection.embedding_modules import pooled_weight as pooled_weight
 from drsrobust.introspection.embedding_modules import sparse_type as sparse_type
+from drsrobust.introspection.embedding_modules import table_configs as table_configs
 from drsrobust.introspection.embedding_modules import tables_in_output_order as tables_in_output_order
 from drsrobust.introspection.embedding_modules import torchrec as torchrec
+from drsrobust.introspection.embedding_modules import with_values as with_values
 from drsrobust.introspection.nested import tensors_of as tensors_of
+from drsrobust.introspection.nested import with_tensors as with_tensors
 from drsrobust.introspection.numerics import numerics as numerics
 from drsrobust.introspection.tensors import sparse_parts as sparse_parts
 from drsrobust.introspection.wrappers import add_forward_hook as add_forward_hook
@@ -103,7 +105,6 @@ from drsrobust.mitigation.base import attached_mitigations as attached_mitigatio
 from drsrobust.mitigation.base import confined_name as confined_name
 from drsrobust.mitigation.base import tensor_names as tensor_names
 from drsrobust.mitigation.base import within as within
-from drsrobust.mitigation.memory.base import DrawContext as DrawContext
 from drsrobust.mitigation.memory.check_bits import CheckBits as CheckBits
 from drsrobust.mitigation.memory.check_bits import copy_errors as copy_errors
 from drsrobust.mitigation.memory.check_bits import copy_tensor as copy_tensor

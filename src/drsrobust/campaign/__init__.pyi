@@ -1,11 +1,13 @@
 from drsrobust.campaign.campaign import Campaign as Campaign
 from drsrobust.campaign.campaign import auc_under_errors as auc_under_errors
+from drsrobust.campaign.conditions import Condition as Condition
 from drsrobust.campaign.conditions import decades as decades
 from drsrobust.campaign.merging import merge as merge
 from drsrobust.campaign.model_file import NotPicklable as NotPicklable
 from drsrobust.campaign.partition import bit_partition as bit_partition
 from drsrobust.campaign.sampling import LEAST_TRIALS as LEAST_TRIALS
 from drsrobust.campaign.sampling import PILOT_MAPS as PILOT_MAPS
+from drsrobust.campaign.schedule import Chunk as Chunk
 from drsrobust.campaign.schedule import SHORTEST_CHUNK as SHORTEST_CHUNK
 from drsrobust.campaign.store import Store as Store
 from drsrobust.campaign.store import StoreError as StoreError

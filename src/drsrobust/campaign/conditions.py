@@ -17,8 +17,6 @@ from drsrobust._arguments import check_instance, check_items, check_number
 from drsrobust.injection import (
     AddressSpace,
     ErrorModel,
-    Gradients,
-    Injection,
     Rows,
     Target,
     Transient,
@@ -53,7 +51,7 @@ class Condition:
     @property
     def transient(self) -> Transient | None:
         """The target, if its errors occur while the model runs."""
-        return self.space if isinstance(self.space, Transient) else None
+        return None if self.space.in_memory else self.space
 
     @property
     def key(self) -> tuple[str | float | None, ...]:
@@ -80,11 +78,11 @@ class Condition:
     def columns(self) -> dict[str, Any]:
         """The columns of `table.SCHEMA` that all of its trials share. `ber` is the expected share of eligible bits that
         flip; None if it depends on the run."""
-        is_transient = isinstance(self.space, Transient)
+        in_memory = self.space.in_memory
         return {
             "error_model": self.error_model.label,
             "rate": self.error_model.rate,
-            "ber": self.error_model.transient_share() if is_transient else self.error_model.expected_share(self.space),
+            "ber": self.error_model.expected_share(self.space) if in_memory else self.error_model.transient_share(),
             "target": str(self.target),
             "mitigation": self.protection,
             "mitigation_id": self.mitigation_id,
@@ -110,27 +108,20 @@ class Condition:
             "target_share": rows and rows.share,
             "mitigation_kind": NONE if self.mitigation is None else type(self.mitigation).__name__,
             "corrects_mode": None if self.mitigation is None else self.mitigation.corrects_mode,
-            "n_bits": self.space.bits if isinstance(self.space, AddressSpace) else None,
+            "n_bits": self.space.bits if self.space.in_memory else None,
         }
 
     def check(self, model: nn.Module) -> None:
-        """Raises ValueError for an error model or a target that does not fit the model, and for gradients, which no evaluator
-        computes. Bits of a transient target are checked when the model runs."""
-        if isinstance(self.space, AddressSpace):
+        """Raises ValueError for an error model or a target that does not fit the model."""
+        if self.space.in_memory:
             self.error_model.expected_share(self.space)
-            return
-        if isinstance(self.space, Gradients):
-            raise ValueError(f"{self.space}: an evaluator takes no gradients; use inject while the model is trained")
-        hooks = Injection(model, [(self.error_model, self.space)], seed=0)
-        try:
-            hooks.apply()
-        finally:
-            hooks.undo()
+        else:
+            self.space.check(model, self.error_model)
 
     @cached_property
     def definition(self) -> list:
         """The resolved target as JSON: tensor names, with a hash of chosen rows; the text of a transient target."""
-        if isinstance(self.space, Transient):
+        if not self.space.in_memory:
             return [str(self.space)]
         return [
             tensor.name if tensor.rows is None else [tensor.name, hashlib.sha256(tensor.rows).hexdigest()]

@@ -179,7 +179,7 @@ def _written(model: nn.Module) -> dict[str, torch.Tensor]:
 def _condition_spec(condition: Condition, number: int, folder: Path) -> ConditionSpec:
     """Writes the rows of its target."""
     tensors: Any = condition.space
-    if not isinstance(tensors, Transient):
+    if condition.transient is None:
         files: list[tuple[str, str | None]] = []
         for index, tensor in enumerate(condition.space.tensors):
             file = None if tensor.rows is None else f"rows-{number}-{index}.npy"
@@ -268,7 +268,7 @@ def _loaded(spec: WorkerSpec, folder: Path) -> tuple[Evaluator, list[Condition]]
 
 def _condition(folder: Path, condition: ConditionSpec, model: nn.Module) -> Condition:
     target = condition.tensors
-    if not isinstance(target, Transient):
+    if isinstance(target, tuple):
         rows = {name: None if file is None else np.load(folder / file) for name, file in target}
         target = ResolvedTarget(condition.target, rows)
     return Condition(

@@ -11,6 +11,6 @@ from drsrobust.injection.error_models import ErrorModel, Sum
 from drsrobust.injection.inject import Injection, inject
 from drsrobust.injection.rows import Rows
 from drsrobust.injection.targets import Dtype, OptimizerState, Target, as_target, resolve
-from drsrobust.injection.transient import Activations, Gradients, InjectionError, Inputs, Transient
+from drsrobust.injection.transient import InjectionError, Transient
 
 __getattr__, __dir__, __all__ = face(__name__)

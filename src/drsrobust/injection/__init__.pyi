@@ -1,5 +1,6 @@
 from drsrobust.injection.address_space import AddressSpace as AddressSpace
 from drsrobust.injection.apply import AppliedMap as AppliedMap
+from drsrobust.injection.apply import Change as Change
 from drsrobust.injection.apply import ErrorMapMismatch as ErrorMapMismatch
 from drsrobust.injection.apply import applied_maps as applied_maps
 from drsrobust.injection.apply import open_in as open_in
@@ -17,6 +18,7 @@ from drsrobust.injection.error_map import ErrorMap as ErrorMap
 from drsrobust.injection.error_models import ErrorModel as ErrorModel
 from drsrobust.injection.error_models import Sum as Sum
 from drsrobust.injection.error_models import UNITS as UNITS
+from drsrobust.injection.first_arrivals import HOOK as HOOK
 from drsrobust.injection.first_arrivals import VALUE as VALUE
 from drsrobust.injection.inject import Injection as Injection
 from drsrobust.injection.inject import inject as inject
@@ -31,12 +33,12 @@ from drsrobust.injection.targets import TargetLike as TargetLike
 from drsrobust.injection.targets import as_target as as_target
 from drsrobust.injection.targets import in_parts as in_parts
 from drsrobust.injection.targets import resolve as resolve
-from drsrobust.injection.transient import Activations as Activations
-from drsrobust.injection.transient import Gradients as Gradients
 from drsrobust.injection.transient import InjectionError as InjectionError
-from drsrobust.injection.transient import Inputs as Inputs
 from drsrobust.injection.transient import Transient as Transient
 from drsrobust.injection.words import INTEGER_OF_BYTES as INTEGER_OF_BYTES
+from drsrobust_extras.experiments.transient import Activations as Activations
+from drsrobust_extras.experiments.transient import Gradients as Gradients
+from drsrobust_extras.experiments.transient import Inputs as Inputs
 from drsrobust_extras.protection.field_errors import Burst as Burst
 from drsrobust_extras.protection.field_errors import MultiBit as MultiBit
 from drsrobust_extras.protection.field_errors import RandomValue as RandomValue

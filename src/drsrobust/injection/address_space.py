@@ -226,6 +226,8 @@ class AddressSpace:
         ValueError: a bit number that a tensor's words do not have, or fields that none of the tensors has.
     """
 
+    in_memory = True
+
     def __init__(self, tensors: Iterable[TargetTensor], bits: Iterable[int | str] | None = None) -> None:
         self.tensors = tuple(sorted((t for t in tensors if t.targeted), key=lambda tensor: tensor.name))
         chosen = None if bits is None else bit_set(bits)

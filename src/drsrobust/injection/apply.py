@@ -62,6 +62,23 @@ class Change(ABC):
     def undo(self) -> None:
         """Restores the model; does nothing if that was done before."""
 
+    def unreached(self) -> list[str]:
+        """Places that were never reached while it was applied, so that nothing could be hit there."""
+        return []
+
+    def open(self, already: str) -> None:
+        """Notes that it is applied now; RuntimeError with this text if it is already, or if another thread has errors in the
+        model."""
+        with OPEN.lock:
+            if self in OPEN:
+                raise RuntimeError(already)
+            OPEN.add(self)
+
+    def close(self) -> None:
+        """Notes that it is undone."""
+        with OPEN.lock:
+            OPEN.remove(self)
+
 
 class OpenChanges:
     """The process-wide registry of changes that are applied to models now, in their order.

@@ -21,7 +21,6 @@ from drsrobust.injection.device_words import DeviceWords
 from drsrobust.injection.error_clock import VERSION
 from drsrobust.injection.number_formats import Format, bit_set, format_named
 from drsrobust.injection.stored import stored
-from drsrobust.injection.transient_log import Log
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,7 +90,7 @@ class ErrorMap:
     depends: np.ndarray | None = None
     clock: int | None = VERSION
     rank: int | None = None
-    log: Log | None = None
+    log: Any = None
     sources: tuple[MapSource, ...] = field(default=(), repr=False)
     on_device: DeviceWords | None = field(default=None, init=False, repr=False)
 

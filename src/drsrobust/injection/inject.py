@@ -13,14 +13,12 @@ from torch import nn
 
 from drsrobust._arguments import check_instance, check_items, check_seed, wrong
 from drsrobust.injection.address_space import AddressSpace, TargetTensor, union_bits
-from drsrobust.injection.apply import OPEN, AppliedMap
+from drsrobust.injection.apply import OPEN, AppliedMap, Change
 from drsrobust.injection.error_map import ErrorMap, union
 from drsrobust.injection.error_models import ErrorModel, drawing_order, equal_before
 from drsrobust.injection.stored import Stored, stored
 from drsrobust.injection.targets import TargetLike, as_target
-from drsrobust.injection.transient import Draw, Hooks, Transient
-from drsrobust.injection.transient_log import Log
-from drsrobust.introspection.spread import is_sharded
+from drsrobust.injection.transient import Transient
 from drsrobust.introspection.tensors import span, unwrapped
 
 InjectionTarget = TargetLike | Transient | AddressSpace
@@ -144,36 +142,32 @@ class Injection:
             raise wrong("pairs", right, pairs)
         if not pairs:
             raise ValueError("no (error model, target) pair was given")
-        resolved, n_transient = [], 0
+        resolved = []
         for error_model, target in pairs:
             check_instance("error_model", error_model, ErrorModel, "an error model, as BitFlip(ber=1e-6)")
             if isinstance(target, AddressSpace):
                 _check_space(target, model)
-            elif isinstance(target, Transient):
-                if is_sharded(model):
-                    raise ValueError(f"{target}: errors while a sharded model runs are not supported; hit its memory")
-            else:
+            elif not isinstance(target, Transient):
                 target = as_target(target).resolve(model, components)
             resolved.append((error_model, target))
-            n_transient += isinstance(target, Transient)
         if len(resolved) > 1:  # equal models draw from streams of their own, and the order of the pairs does not matter
             resolved.sort(key=lambda pair: (pair[0].canonical(), _identity(pair[1]), *drawing_order(pair[0])))
-        log = Log(n_transient) if n_transient else None
+        while_running = [target for _, target in resolved if not target.in_memory]
+        log = while_running[0].new_log(len(while_running)) if while_running else None
         maps: list[ErrorMap] = []
-        hooks: list[Hooks] = []
+        changes: list[Change] = []
         in_memory: list[tuple[ErrorModel, AddressSpace]] = []
         memory: dict[str, Stored] = {}
         copies = equal_before([error_model for error_model, _ in resolved])
         for (error_model, target), copy_number in zip(resolved, copies, strict=True):
-            if isinstance(target, Transient):
-                check_seed(seed)
-                hooks.append(Hooks(model, target, Draw(error_model, int(seed), copy_number, log)))
+            if not target.in_memory:
+                changes.append(target.change(model, error_model, check_seed(seed), copy_number, log))
                 continue
             maps.append(error_model.sample(target, seed=seed, copy=copy_number))
             in_memory.append((error_model, target))
             for tensor in target.tensors:
                 memory[tensor.name] = tensor.stored
-        self._changes: list[AppliedMap | Hooks] = hooks
+        self._changes = changes
         self.space = in_memory[0][1] if len(in_memory) == 1 else _joined(space for _, space in in_memory)
         if maps:
             joined = maps[0]
@@ -181,7 +175,7 @@ class Injection:
                 eligible = [error_model.eligible(space) for error_model, space in in_memory]
                 joined = replace(union(maps), eligible_bits=union_bits(eligible))
             self.error_map = joined if log is None else replace(joined, log=log)
-            self._changes = [AppliedMap(self.error_map, memory, model), *hooks]
+            self._changes = [AppliedMap(self.error_map, memory, model), *changes]
         else:
             nothing = (np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint64))
             text = " + ".join(error_model.label for error_model, _ in resolved)
@@ -224,7 +218,7 @@ class Injection:
 
     def unreached(self) -> list[str]:
         """Sites of transient targets that were never called, so that nothing could be hit there."""
-        return [site for change in self._changes if isinstance(change, Hooks) for site in change.unreached()]
+        return [site for change in self._changes for site in change.unreached()]
 
 
 def _joined(spaces: Iterable[AddressSpace]) -> AddressSpace:
@@ -280,7 +274,7 @@ def _same_memory(resolved: Stored, present: Stored) -> bool:
 
 
 def _identity(target: Transient | AddressSpace) -> str:
-    if isinstance(target, Transient):
+    if not target.in_memory:
         return str(target)
     rows = ("" if tensor.rows is None else hashlib.sha256(tensor.rows).hexdigest() for tensor in target.tensors)
     return ",".join(f"{tensor.name}:{digest}" for tensor, digest in zip(target.tensors, rows, strict=True))

@@ -14,3 +14,4 @@ from drsrobust.introspection.tensors import has_group as has_group
 from drsrobust.introspection.tensors import listed as listed
 from drsrobust.introspection.tensors import named_tensors as named_tensors
 from drsrobust.introspection.wrappers import named_modules as named_modules
+from drsrobust.introspection.wrappers import unwrapped as unwrapped

@@ -10,6 +10,7 @@ from drsrobust.mitigation.base import FIT_BATCH as FIT_BATCH
 from drsrobust.mitigation.base import Handle as Handle
 from drsrobust.mitigation.base import Mitigation as Mitigation
 from drsrobust.mitigation.base import Screened as Screened
+from drsrobust.mitigation.memory.base import DrawContext as DrawContext
 from drsrobust.mitigation.memory.base import StorageProtection as StorageProtection
 from drsrobust.mitigation.memory.base import storage_overhead as storage_overhead
 from drsrobust.mitigation.memory.ecc import ACTIONS as ACTIONS

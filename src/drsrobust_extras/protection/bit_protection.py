@@ -11,7 +11,6 @@ import numpy as np
 from drsrobust.extend import (
     BitSubset,
     CheckBits,
-    DrawContext,
     Errors,
     ProtectedWords,
     TargetTensor,
@@ -25,7 +24,7 @@ from drsrobust.extend import (
     wrong,
 )
 from drsrobust.injection import AddressSpace, Target, as_target
-from drsrobust.mitigation import NO_ERRORS, SECDED, Screened, StorageProtection, secded
+from drsrobust.mitigation import NO_ERRORS, SECDED, DrawContext, Screened, StorageProtection, secded
 from drsrobust_extras.protection.replication import majority
 
 CODES = ("ideal", "tmr", "secded")

@@ -10,7 +10,6 @@ from torch import nn
 from drsrobust.extend import (
     CheckBits,
     DecodedBlocks,
-    DrawContext,
     Errors,
     ProtectedWords,
     TargetTensor,
@@ -20,7 +19,7 @@ from drsrobust.extend import (
     units_of,
 )
 from drsrobust.injection import ErrorMapMismatch, Target
-from drsrobust.mitigation import ACTIONS, CORRECTED, NO_ERRORS, UNCORRECTABLE, Screened, StorageProtection
+from drsrobust.mitigation import ACTIONS, CORRECTED, NO_ERRORS, UNCORRECTABLE, DrawContext, Screened, StorageProtection
 from drsrobust_extras.protection.memory_map import CHECK_BITS, CHIP_BITS, CHIPS, DATA_CHIPS, WORD
 from drsrobust_extras.protection.symbol_code import symbol_code
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from drsrobust.extend import CheckBits, DrawContext, Errors, ProtectedWords, bit_mask, check_whole, distinct, units_of
+from drsrobust.extend import CheckBits, Errors, ProtectedWords, bit_mask, check_whole, distinct, units_of
 from drsrobust.injection import Target
-from drsrobust.mitigation import NO_ERRORS, Screened, StorageProtection
+from drsrobust.mitigation import NO_ERRORS, DrawContext, Screened, StorageProtection
 from drsrobust_extras.protection.memory_map import CHIP_BITS, DATA_CHIPS, LINE, WORD
 
 WORDS = 32  # 64-bit words with 128 bits in each chip

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from drsrobust.extend import CheckBits, DrawContext, Errors, ProtectedWords
+from drsrobust.extend import CheckBits, Errors, ProtectedWords
 from drsrobust.injection import Target
-from drsrobust.mitigation import NO_ERRORS, Screened, StorageProtection
+from drsrobust.mitigation import NO_ERRORS, DrawContext, Screened, StorageProtection
 
 
 class ParityZero(StorageProtection):

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from drsrobust.extend import (
-    DrawContext,
     Errors,
     Format,
     ProtectedWords,
@@ -19,7 +18,7 @@ from drsrobust.extend import (
     wrong,
 )
 from drsrobust.injection import Target
-from drsrobust.mitigation import Screened, StorageProtection
+from drsrobust.mitigation import DrawContext, Screened, StorageProtection
 
 VOTES = ("median", "majority")
 

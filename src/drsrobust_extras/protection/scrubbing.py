@@ -8,7 +8,6 @@ import numpy as np
 
 from drsrobust.extend import (
     CheckBits,
-    DrawContext,
     Errors,
     MapSource,
     ProtectedWords,
@@ -23,7 +22,7 @@ from drsrobust.extend import (
     wrong,
 )
 from drsrobust.injection import UNITS, Target
-from drsrobust.mitigation import NO_ERRORS, Screened, StorageProtection
+from drsrobust.mitigation import NO_ERRORS, DrawContext, Screened, StorageProtection
 
 CHECKSUMS = ("crc32", "sum")
 _BITS = 32

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from drsrobust.extend import DrawContext, Errors, Format, ProtectedWords, TargetTensor, check_choice, decode_errors
+from drsrobust.extend import Errors, Format, ProtectedWords, TargetTensor, check_choice, decode_errors
 from drsrobust.injection import Target, as_target
-from drsrobust.mitigation import ACTIONS, Screened, StorageProtection, secded
+from drsrobust.mitigation import ACTIONS, DrawContext, Screened, StorageProtection, secded
 
 _DATA_BITS = 57  # of a block: 7 bytes without their second highest bit, and a whole one
 _FREE, _TOP = np.uint64(6), np.uint64(7)  # bit numbers: the free bit of a byte, and the bit it repeats

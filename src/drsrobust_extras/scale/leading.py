@@ -4,9 +4,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from drsrobust.campaign import SHORTEST_CHUNK, LocalRunner, register_runner
+from drsrobust.campaign import SHORTEST_CHUNK, Chunk, LocalRunner, register_runner
 from drsrobust.evaluation import CoupledRowsError, Evaluator
-from drsrobust.extend import Chunk
 from drsrobust_extras.scale.ranks import RankFailedError
 
 _TRIAL, _VERIFY, _FULL_RUNS, _END = range(4)

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from drsrobust.campaign import Condition
 from drsrobust.data import Split
-from drsrobust.extend import Condition, resolve_target, threads
+from drsrobust.extend import resolve_target, threads
 from drsrobust.injection import AddressSpace, ErrorMap, ErrorModel, Injection, as_target
 from drsrobust.models import model_name
 from drsrobust.training import Settings

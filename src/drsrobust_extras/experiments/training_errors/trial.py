@@ -9,10 +9,8 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 
-from drsrobust.campaign import SCHEMA, SHORTEST_CHUNK
+from drsrobust.campaign import SCHEMA, SHORTEST_CHUNK, Chunk, Condition
 from drsrobust.extend import (
-    Chunk,
-    Condition,
     audit,
     check_worker_code,
     model_code,

@@ -8,9 +8,9 @@ from functools import cached_property
 
 import numpy as np
 
-from drsrobust.campaign import LEAST_TRIALS, PILOT_MAPS
+from drsrobust.campaign import LEAST_TRIALS, PILOT_MAPS, Condition
 from drsrobust.evaluation import Evaluator
-from drsrobust.extend import Condition, Stratum, harmful_pilots, strata_of, trial_seed
+from drsrobust.extend import Stratum, harmful_pilots, strata_of, trial_seed
 from drsrobust.injection import SPREAD, AddressSpace, CriticalBits, ErrorMap, ErrorModel, Injection, Target, resolve
 from drsrobust.mitigation import Mitigation, Screened
 from drsrobust.statistics import ALL, DROP, LOSS_IS_BOUNDED, NONE, STRATUM, WEIGHT, Strata
