@@ -10,7 +10,7 @@ import drsrobust as dr
 def test_what_the_page_adds(run_page, monkeypatch):
     monkeypatch.setitem(dr.models.MODELS, "tables_and_top", None)  # so that what the page adds is gone afterwards
     monkeypatch.setitem(dr.data.SOURCES, "myshop", None)
-    page = run_page("extending.md", blocks=4)
+    page = run_page("extending.md", blocks=5)
 
     model, evaluator = page["model"], page["evaluator"]
     assert dr.models.model_name(model) == "tables_and_top" and model.manifest["sizes"]["width"] == 4
@@ -22,6 +22,12 @@ def test_what_the_page_adds(run_page, monkeypatch):
     assert of_few and all(of_many[word] & mask == mask for word, mask in of_few.items())
     with dr.inject(model, page["both"], seed=1) as error_map:
         assert np.array_equal(evaluator.rerun(error_map).scores, evaluator.run().scores, equal_nan=True)
+
+    served = page["served"]
+    assert served.full_run == "a server scores all rows at each call" and served.golden.auc == evaluator.golden.auc
+    served.verify()
+    trials = [dr.Campaign(each, errors=[dr.BitFlip(1e-4)], trials=3).run(workers=1) for each in (served, evaluator)]
+    assert trials[0]["auc"].tolist() == trials[1]["auc"].tolist()
 
     table = page["table"].set_index(["mitigation", "trial"])
     plain, sound = table.loc["none"], table.loc["sound scores"]

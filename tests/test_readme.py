@@ -75,7 +75,7 @@ def test_pages_name_what_exists():
 
 def _public_subclasses(cls):
     for derived in cls.__subclasses__():
-        if derived.__module__.startswith("drsrobust."):
+        if derived.__module__.split(".")[0] in ("drsrobust", "drsrobust_extras"):
             if not derived.__name__.startswith("_"):
                 yield derived.__name__
             yield from _public_subclasses(derived)

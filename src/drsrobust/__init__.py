@@ -15,7 +15,7 @@ import sys
 
 from drsrobust._names import Moved, face
 
-__version__ = "0.10.0"
+__version__ = "0.11.0"
 
 __getattr__, __dir__, __all__ = face(__name__)
 sys.meta_path.append(Moved())
