@@ -26,10 +26,10 @@ from torch import nn
 from benchmarks.common import Result, about, at_least, at_most, text, verdict_text
 from drsrobust import BitFlip, Evaluator, FixedCount, inject, resolve
 from drsrobust.data.dataset import Ids, Split
-from drsrobust.evaluation.device_pairs import twice_won
 from drsrobust.injection import ErrorClock
 from drsrobust.injection.error_models import ErrorModel
 from drsrobust.metrics.auc import share_won
+from drsrobust_extras.scale.device_pairs import twice_won
 
 COLUMNS = ("device", "section", "measured", "words", "rate", "value", "unit", "why")
 INTERPRETER = "CPU, Triton's interpreter"
@@ -159,7 +159,7 @@ def machine(sizes: Sizes) -> Iterator[Fact]:
 
 def equality(sizes: Sizes) -> Iterator[Fact]:
     """Maps and words against the clock's."""
-    from drsrobust.injection.gpu_kernels import DeviceFlips
+    from drsrobust_extras.scale.gpu_kernels import DeviceFlips
 
     for words, rate in sizes.maps:
         before = torch.randint(-(2**31), 2**31, (words,), dtype=torch.int32, device=sizes.device)
@@ -177,7 +177,7 @@ def equality(sizes: Sizes) -> Iterator[Fact]:
 
 def speed(sizes: Sizes) -> Iterator[Fact]:
     """Injection and undo in the large tensor."""
-    from drsrobust.injection.gpu_kernels import DeviceFlips
+    from drsrobust_extras.scale.gpu_kernels import DeviceFlips
 
     before = torch.randint(-(2**31), 2**31, (sizes.words,), dtype=torch.int32, device=sizes.device)
     memory = before.clone()
@@ -333,7 +333,7 @@ def _trials(
     cpu_ms: float,
 ) -> Iterator[Fact]:
     """A trial of errors in the tables, in full and by the rows that they reach."""
-    from drsrobust.injection.gpu_kernels import DeviceFlips
+    from drsrobust_extras.scale.gpu_kernels import DeviceFlips
 
     rate, width = sizes.trial_rate, model.tables.shape[1]
     flips = DeviceFlips(model.tables, rate, seed=5)

@@ -77,6 +77,7 @@ NAMES = {
     },
     "drsrobust.data": {
         "drsrobust.data.cache": "DATA_MANIFEST",
+        "drsrobust.data.batch": "make_batch",
         "drsrobust.data.dataset": "DATA_TASKS Dataset Feature Ids Schema SKIPPED Skipped Split",
         "drsrobust.data.own_batches": "Batches from_batches",
         "drsrobust.data.own_rows": "from_frame from_tensors",
@@ -98,6 +99,7 @@ NAMES = {
         "drsrobust.injection.address_space": "AddressSpace",
         "drsrobust.injection.apply": "applied_maps AppliedMap Change ErrorMapMismatch open_in restore restore_leftovers",
         "drsrobust.injection.bit_errors": "BitFlip FixedCount SingleBit StuckAt",
+        "drsrobust.injection.block_arrivals": "BlockArrivals LARGEST PARTS",
         "drsrobust.injection.critical_bits": "CriticalBits SPREAD",
         "drsrobust.injection.error_clock": "ErrorClock VERSION",
         "drsrobust.injection.error_map": "ErrorMap",
@@ -144,8 +146,11 @@ NAMES = {
         "drsrobust_extras.data.stored_as": "stored_as",
     },
     "drsrobust.introspection": {
-        "drsrobust.introspection.calling": "Forward",
-        "drsrobust.introspection.embedding_modules": "pooled_tables quantized_tables QuantizedTable",
+        "drsrobust.introspection.calling": "device_of Forward",
+        "drsrobust.introspection.devices": "Accelerator HeldWords register_accelerator",
+        "drsrobust.introspection.embedding_modules": (
+            "pooled_tables quantized_tables QuantizedTable sparse_type table_configs"
+        ),
         "drsrobust.introspection.spread": (
             "Group is_sharded is_sharded_module process_group register_group SpreadTensor"
         ),
@@ -220,6 +225,7 @@ NAMES = {
         "drsrobust.evaluation.lookups": "SplitLookups",
         "drsrobust.evaluation.tensor_probes": "unread_tensors",
         "drsrobust.injection.address_space": "TargetTensor",
+        "drsrobust.injection.block_arrivals": "streams thresholds",
         "drsrobust.injection.critical_bits": "check_critical_bits harmful_pilots pilots_of Stratum",
         "drsrobust.injection.error_clock": "scaled uniform",
         "drsrobust.injection.error_map": "MapSource",
@@ -227,10 +233,10 @@ NAMES = {
         "drsrobust.injection.number_formats": "bit_set Format",
         "drsrobust.injection.transient": "sample_in",
         "drsrobust.injection.words": "WordView",
-        "drsrobust.introspection.calling": "call device_of on_device_of",
+        "drsrobust.introspection.calling": "call on_device_of",
         "drsrobust.introspection.code_digest": "short_digest",
         "drsrobust.introspection.embedding_modules": (
-            "is_quantized_collection output_names pooled_table_name pooled_weight sparse_type table_configs "
+            "is_quantized_collection output_names pooled_table_name pooled_weight "
             "tables_in_output_order torchrec with_values"
         ),
         "drsrobust.introspection.nested": "tensors_of with_tensors",
@@ -266,9 +272,13 @@ MOVED = {
     "drsrobust.data.synthetic": "drsrobust_extras.data.synthetic",
     "drsrobust.data.text_lines": "drsrobust_extras.data.text_lines",
     "drsrobust.evaluation.sharded_rows": "drsrobust_extras.scale.rows_over_ranks",
+    "drsrobust.evaluation.device_pairs": "drsrobust_extras.scale.device_pairs",
+    "drsrobust.evaluation.device_rows": "drsrobust_extras.scale.device_rows",
     "drsrobust.evaluation.propagation": "drsrobust_extras.pages.propagation",
     "drsrobust.fleet_risk": "drsrobust_extras.risk.fleet_risk",
+    "drsrobust.injection.device_words": "drsrobust_extras.scale.device_words",
     "drsrobust.injection.field_errors": "drsrobust_extras.protection.field_errors",
+    "drsrobust.injection.gpu_kernels": "drsrobust_extras.scale.gpu_kernels",
     "drsrobust.injection.memory_faults": "drsrobust_extras.protection.memory_faults",
     "drsrobust.injection.memory_map": "drsrobust_extras.protection.memory_map",
     "drsrobust.injection.rank": "drsrobust_extras.scale.rank",

@@ -5,6 +5,7 @@ from importlib import import_module
 # Kind -> modules, which register with `drsrobust.models.registry.register` and the like.
 REGISTRATIONS = {
     "models": ["drsrobust_extras.data.paper_models"],
+    "devices": ["drsrobust_extras.scale.gpu"],
     "groups": ["drsrobust_extras.scale.sharded_tables"],
     "passes": ["drsrobust_extras.scale.rows_over_ranks"],
     "runners": ["drsrobust_extras.scale.leading"],

@@ -61,6 +61,8 @@ from drsrobust.evaluation.gradients import gradients as gradients
 from drsrobust.evaluation.lookups import SplitLookups as SplitLookups
 from drsrobust.evaluation.tensor_probes import unread_tensors as unread_tensors
 from drsrobust.injection.address_space import TargetTensor as TargetTensor
+from drsrobust.injection.block_arrivals import streams as streams
+from drsrobust.injection.block_arrivals import thresholds as thresholds
 from drsrobust.injection.critical_bits import Stratum as Stratum
 from drsrobust.injection.critical_bits import check_critical_bits as check_critical_bits
 from drsrobust.injection.critical_bits import harmful_pilots as harmful_pilots
@@ -77,15 +79,12 @@ from drsrobust.injection.number_formats import bit_set as bit_set
 from drsrobust.injection.transient import sample_in as sample_in
 from drsrobust.injection.words import WordView as WordView
 from drsrobust.introspection.calling import call as call
-from drsrobust.introspection.calling import device_of as device_of
 from drsrobust.introspection.calling import on_device_of as on_device_of
 from drsrobust.introspection.code_digest import short_digest as short_digest
 from drsrobust.introspection.embedding_modules import is_quantized_collection as is_quantized_collection
 from drsrobust.introspection.embedding_modules import output_names as output_names
 from drsrobust.introspection.embedding_modules import pooled_table_name as pooled_table_name
 from drsrobust.introspection.embedding_modules import pooled_weight as pooled_weight
-from drsrobust.introspection.embedding_modules import sparse_type as sparse_type
-from drsrobust.introspection.embedding_modules import table_configs as table_configs
 from drsrobust.introspection.embedding_modules import tables_in_output_order as tables_in_output_order
 from drsrobust.introspection.embedding_modules import torchrec as torchrec
 from drsrobust.introspection.embedding_modules import with_values as with_values

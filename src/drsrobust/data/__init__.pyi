@@ -1,3 +1,4 @@
+from drsrobust.data.batch import make_batch as make_batch
 from drsrobust.data.cache import DATA_MANIFEST as DATA_MANIFEST
 from drsrobust.data.dataset import DATA_TASKS as DATA_TASKS
 from drsrobust.data.dataset import Dataset as Dataset

@@ -19,12 +19,12 @@ from torch import nn
 from drsrobust.data import Batches, Split
 from drsrobust.evaluation.cached_outputs import CachedOutputs
 from drsrobust.evaluation.dataflow import Dataflow, trace_dataflow
-from drsrobust.evaluation.device_rows import DeviceLookups, DeviceRows
 from drsrobust.evaluation.gradients import gradients
 from drsrobust.evaluation.lookups import IN_MEMORY, BatchLookups, SplitLookups
 from drsrobust.evaluation.passes import Passes
 from drsrobust.injection import ErrorMap
 from drsrobust.introspection.calling import device_of, on_device_of
+from drsrobust.introspection.devices import accelerator_of
 from drsrobust.introspection.tensors import TensorEntry, named_modules
 from drsrobust.models import Scoring, score
 from drsrobust.models.scoring import BATCH, PaddedBatches
@@ -95,16 +95,15 @@ class AffectedRows(Passes):
     ) -> None:
         self._model, self.n, self._scoring, self._rows = model, len(rows), scoring, rows
         self._split = rows if isinstance(rows, Split) else None
-        on_gpu = device_of(model).type != "cpu"
+        accelerator = accelerator_of(device_of(model))
         self.batches: list[Any] | _IndexedBatches
         if self._split is None:
             self.batches, lookups = list(rows.batches), BatchLookups(model, rows.sizes)
             self._ends = np.cumsum(rows.sizes)
         else:
-            self._size, lookups = DEVICE_BATCH if on_gpu else BATCH, SplitLookups(model, rows)
-            if on_gpu and self.n <= IN_MEMORY:
-                self._split = DeviceRows(rows, device_of(model))
-                lookups = DeviceLookups(model, rows, self._split)
+            self._size, lookups = DEVICE_BATCH if accelerator else BATCH, SplitLookups(model, rows)
+            if accelerator and self.n <= IN_MEMORY:
+                self._split, lookups = accelerator.rows(model, rows)
             self.batches = _IndexedBatches(self._split, self._size)
             if self.n <= IN_MEMORY:
                 self.batches = [on_device_of(model, batch) for batch in self.batches]

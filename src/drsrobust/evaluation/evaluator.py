@@ -21,7 +21,6 @@ from drsrobust.data import Batches, Dataset, Split
 from drsrobust.evaluation.affected_rows import AffectedRows, CoupledRowsError
 from drsrobust.evaluation.checked_model import check_model
 from drsrobust.evaluation.checked_rows import checked_rows, ids_and_tables
-from drsrobust.evaluation.device_pairs import twice_won
 from drsrobust.evaluation.evaluation import NUMBERS, Evaluation, TaskMetrics, compared
 from drsrobust.evaluation.golden_scores import check_finite, warn_of_chance, warn_of_probabilities
 from drsrobust.evaluation.passes import Asked, OtherRows, Passes, RowsError, registered
@@ -29,6 +28,7 @@ from drsrobust.evaluation.tensor_probes import Probes, probe_tensors, target_map
 from drsrobust.injection import AddressSpace, AppliedMap, ErrorMap, InjectionError, open_in, restore_leftovers
 from drsrobust.injection.apply import suspended
 from drsrobust.introspection.calling import Forward, device_of
+from drsrobust.introspection.devices import accelerator_of
 from drsrobust.introspection.numerics import numerics, numerics_text
 from drsrobust.introspection.wrappers import check_module
 from drsrobust.metrics._inputs import checked_k
@@ -175,8 +175,8 @@ class Evaluator:
                     f"scores is {compare!r}; task='rank' compares the scores of a row as they are: 'logit'"
                 )
             return RankMetrics(rows.labels, golden, k=options["k"], epsilon=options["epsilon"])
-        if (device := device_of(self.model)).type != "cpu":
-            options["count_pairs"] = partial(twice_won, device=device)
+        if (accelerator := accelerator_of(device := device_of(self.model))) is not None:
+            options["count_pairs"] = partial(accelerator.twice_won, device=device)
         if self.scoring.task == "click":
             return ClickMetrics(rows.labels, golden, rows.prior, rows.users, compare=compare, **options)
         priors = np.nanmean(rows.labels, axis=0)  # NaN: not observed

@@ -10,6 +10,9 @@ from drsrobust.injection.bit_errors import BitFlip as BitFlip
 from drsrobust.injection.bit_errors import FixedCount as FixedCount
 from drsrobust.injection.bit_errors import SingleBit as SingleBit
 from drsrobust.injection.bit_errors import StuckAt as StuckAt
+from drsrobust.injection.block_arrivals import BlockArrivals as BlockArrivals
+from drsrobust.injection.block_arrivals import LARGEST as LARGEST
+from drsrobust.injection.block_arrivals import PARTS as PARTS
 from drsrobust.injection.critical_bits import CriticalBits as CriticalBits
 from drsrobust.injection.critical_bits import SPREAD as SPREAD
 from drsrobust.injection.error_clock import ErrorClock as ErrorClock

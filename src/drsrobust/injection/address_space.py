@@ -278,6 +278,12 @@ class AddressSpace:
         chosen = target.chosen(*self._of_model)
         return [replace(tensor, rows=chosen[tensor.name]) for tensor in self.tensors if tensor.name in chosen]
 
+    @cached_property
+    def device(self) -> torch.device | None:
+        """That holds all of its words; None: several, or not known."""
+        devices = {None if t.stored is None else t.stored.tensor.device for t in self.tensors}
+        return devices.pop() if len(devices) == 1 else None
+
     @property
     def rank(self) -> int | None:
         """The rank whose replicas are hit; None: every one."""

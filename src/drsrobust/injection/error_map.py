@@ -17,10 +17,10 @@ from drsrobust._choices import check_choice
 from drsrobust._files import expanded, new_file
 from drsrobust._html import facts
 from drsrobust.injection.apply import AppliedMap, apply_for_good
-from drsrobust.injection.device_words import DeviceWords
 from drsrobust.injection.error_clock import VERSION
 from drsrobust.injection.number_formats import Format, bit_set, format_named
 from drsrobust.injection.stored import stored
+from drsrobust.introspection.devices import HeldWords
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,7 +29,7 @@ _FORMAT = 2  # of saved files
 # The attributes that are saved, with their types; null where None is allowed.
 _ARRAYS = {"tensor": np.int32, "word": np.int64, "mask": np.uint64, "original": np.uint64, "depends": np.bool_}
 _NUMBERS = {"eligible_bits": int, "requested_rate": float, "n_sites": int, "n_events": int, "clock": int, "rank": int}
-_ON_DEVICE = ("tensor", "word", "mask")  # arrays that a GPU may hold
+_ON_DEVICE = ("tensor", "word", "mask")  # arrays that a device may hold
 _BY = ("component", "tensor", "row", "bit", "field")
 
 
@@ -50,6 +50,24 @@ class MapSource:
 
     error_model: Any
     rows: Mapping[str, np.ndarray | None]
+
+
+class _Fetched:
+    """An array of an error map's words, which is fetched from the device that holds them when it is first read."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, error_map: "ErrorMap | None", owner: type) -> np.ndarray:
+        if error_map is None:
+            raise AttributeError(self._name)  # so the field has no default
+        values = vars(error_map)
+        if values[self._name] is None:
+            values[self._name] = error_map.on_device.fetched(self._name)
+        return values[self._name]
+
+    def __set__(self, error_map: "ErrorMap", array: np.ndarray) -> None:
+        vars(error_map)[self._name] = array
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,12 +91,13 @@ class ErrorMap:
         rank: of a sharded model, whose replicas are hit; None: every one.
         log: transient errors by call; None without transient targets.
         sources: how it was drawn, one for each summand; not saved, so empty for a loaded map.
-        on_device: its words on the GPU that drew them; None: `tensor`, `word` and `mask` were there from the start.
+        on_device: its words on the device that drew them, from where `tensor`, `word` and `mask` are fetched when read;
+            None: they were here from the start.
     """
 
-    tensor: np.ndarray
-    word: np.ndarray
-    mask: np.ndarray
+    tensor: np.ndarray = _Fetched()
+    word: np.ndarray = _Fetched()
+    mask: np.ndarray = _Fetched()
     fingerprint: tuple[Fingerprint, ...]
     seed: int
     error_model: str
@@ -92,21 +111,13 @@ class ErrorMap:
     rank: int | None = None
     log: Any = None
     sources: tuple[MapSource, ...] = field(default=(), repr=False)
-    on_device: DeviceWords | None = field(default=None, init=False, repr=False)
+    on_device: HeldWords | None = field(default=None, init=False, repr=False)
 
-    def lying_on(self, words: DeviceWords) -> "ErrorMap":
-        """This map with words that lie on a GPU. Their arrays are fetched when they are first read."""
+    def lying_on(self, words: HeldWords) -> "ErrorMap":
+        """This map with words that lie on a device. Their arrays are fetched when they are first read."""
         error_map = replace(self)
-        vars(error_map)["on_device"] = words
-        for name in _ON_DEVICE:
-            del vars(error_map)[name]
+        vars(error_map).update(dict.fromkeys(_ON_DEVICE), on_device=words)
         return error_map
-
-    def __getattr__(self, name: str) -> Any:
-        words = vars(self).get("on_device")
-        if words is None or name not in _ON_DEVICE:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return vars(self).setdefault(name, words.fetched(name))
 
     def __getstate__(self) -> dict[str, Any]:
         """Copied and pickled with its arrays, which other machines can read."""

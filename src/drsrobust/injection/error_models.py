@@ -19,9 +19,9 @@ from drsrobust.injection.critical_bits import (
     CriticalBits,
     Stratum,
 )
-from drsrobust.injection.device_words import DeviceWords, drawing_gpu, drawn_places
 from drsrobust.injection.error_clock import ErrorClock
 from drsrobust.injection.error_map import ErrorMap, Fingerprint, MapSource, first_of_runs, union
+from drsrobust.introspection.devices import accelerator_of
 
 UNITS = ("bit", "word", "row")  # from the smallest
 
@@ -181,11 +181,11 @@ def from_bits(
 
 
 def from_rate(model: ErrorModel, space: AddressSpace, rate: float, seed: int, copy: int) -> ErrorMap:
-    """The error map of eligible bits that flip independently at a rate. A GPU draws many bits of tensors that it holds."""
+    """The error map of eligible bits that flip independently at a rate. A device may draw those of tensors that it holds."""
     clock, about = model.clock(space.bits, seed, copy), {"requested_rate": rate, "n_sites": space.bits}
-    if (device := drawing_gpu(space, rate)) is None:
+    accelerator = accelerator_of(space.device)
+    if accelerator is None or (words := accelerator.drawn(space, clock, rate)) is None:
         return from_bits(model, space, clock.until_in_parts(rate), seed, **about)
-    words = DeviceWords(space, drawn_places(clock, rate, device))
     none = np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint64)
     return from_sorted_words(model, space, *none, seed, n_events=words.bits, **about).lying_on(words)
 

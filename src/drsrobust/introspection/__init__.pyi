@@ -1,7 +1,13 @@
 from drsrobust.introspection.calling import Forward as Forward
+from drsrobust.introspection.calling import device_of as device_of
+from drsrobust.introspection.devices import Accelerator as Accelerator
+from drsrobust.introspection.devices import HeldWords as HeldWords
+from drsrobust.introspection.devices import register_accelerator as register_accelerator
 from drsrobust.introspection.embedding_modules import QuantizedTable as QuantizedTable
 from drsrobust.introspection.embedding_modules import pooled_tables as pooled_tables
 from drsrobust.introspection.embedding_modules import quantized_tables as quantized_tables
+from drsrobust.introspection.embedding_modules import sparse_type as sparse_type
+from drsrobust.introspection.embedding_modules import table_configs as table_configs
 from drsrobust.introspection.spread import Group as Group
 from drsrobust.introspection.spread import SpreadTensor as SpreadTensor
 from drsrobust.introspection.spread import is_sharded as is_sharded

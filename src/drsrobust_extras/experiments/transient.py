@@ -26,13 +26,11 @@ from drsrobust.extend import (
     is_compiled,
     is_script,
     sample_in,
-    sparse_type,
-    table_configs,
     with_tensors,
     with_values,
 )
 from drsrobust.injection import HOOK, Change, ErrorModel, InjectionError, Transient
-from drsrobust.introspection import is_sharded, listed, named_modules, unwrapped
+from drsrobust.introspection import is_sharded, listed, named_modules, sparse_type, table_configs, unwrapped
 from drsrobust_extras.experiments.transient_log import Hit, Log
 
 Site = tuple[str | None, Any]  # name of a place (None for hooks that only help), handle of its hook

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from drsrobust.extend import call, check_instance, check_module, device_of, evaluating, is_compiled, tensors_of
+from drsrobust.extend import call, check_instance, check_module, evaluating, is_compiled, tensors_of
 from drsrobust.injection import INTEGER_OF_BYTES, ErrorMap, open_in
-from drsrobust.introspection import Forward, listed, named_modules
+from drsrobust.introspection import Forward, device_of, listed, named_modules
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,13 +19,12 @@ from drsrobust.extend import (
     check_whole,
     confined_name,
     evaluating,
-    sparse_type,
     tensor_names,
     within,
     wrong,
 )
 from drsrobust.injection import open_in
-from drsrobust.introspection import Forward, listed, named_modules
+from drsrobust.introspection import Forward, listed, named_modules, sparse_type
 from drsrobust.mitigation import FIT_BATCH, ActiveMitigation, Cost, Detection, Handle, Mitigation
 from drsrobust_extras.protection.golden_copy import GoldenCopy, copy_digest
 

@@ -11,8 +11,8 @@ import torch
 import triton
 import triton.language as tl
 
-from drsrobust._arguments import check_seed
-from drsrobust.injection.block_arrivals import LARGEST, PARTS, BlockArrivals, streams, thresholds
+from drsrobust.extend import check_seed, streams, thresholds
+from drsrobust.injection import LARGEST, PARTS, BlockArrivals
 
 _LANES = 128  # of a program
 _WORDS = tl.constexpr(4)  # of a step of Philox

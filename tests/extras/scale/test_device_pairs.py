@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drsrobust.evaluation.device_pairs import twice_won
 from drsrobust.metrics import BaselineMetrics, incremental
 from drsrobust.metrics.auc import twice_won as expected
+from drsrobust_extras.scale.device_pairs import twice_won
 
 CPU = torch.device("cpu")
 SCORES = st.one_of(st.sampled_from([0.0, -0.0, 1.0, math.inf, -math.inf, math.nan]), st.floats(width=32))

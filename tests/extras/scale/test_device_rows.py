@@ -8,10 +8,10 @@ import torch
 
 from drsrobust.data.dataset import Ids
 from drsrobust.evaluation import Evaluator
-from drsrobust.evaluation.device_rows import DeviceLookups, DeviceRows
 from drsrobust.models import build_model, score
 from drsrobust.models.scoring import padded_batches
 from drsrobust_extras.data.load import load_dataset
+from drsrobust_extras.scale.device_rows import DeviceLookups, DeviceRows
 
 CPU = torch.device("cpu")
 

@@ -13,10 +13,11 @@ import torch
 
 import drsrobust as dr
 from drsrobust.injection import ErrorClock, error_models
+from drsrobust_extras.scale import gpu
 
 triton = pytest.importorskip("triton", reason="needs Triton, which comes with PyTorch's CUDA wheels")
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PTXAS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
 # Words -> rates: a word; no round number, in a block; exactly a block; several blocks and a part.
 CASES = {
@@ -31,7 +32,7 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GP
 
 def compare(words, rate, device, seed=2**63 + 5, summand=2**32 - 1):
     """The facts of one injection and its undo."""
-    from drsrobust.injection.gpu_kernels import DeviceFlips
+    from drsrobust_extras.scale.gpu_kernels import DeviceFlips
 
     generator = torch.Generator().manual_seed(words)
     before = torch.randint(-(2**31), 2**31, (words,), dtype=torch.int32, generator=generator)
@@ -50,7 +51,7 @@ def compare(words, rate, device, seed=2**63 + 5, summand=2**32 - 1):
 
 def order():
     """What calls in a wrong order say, and whether another seed gives its places."""
-    from drsrobust.injection.gpu_kernels import DeviceFlips
+    from drsrobust_extras.scale.gpu_kernels import DeviceFlips
 
     flips = DeviceFlips(torch.zeros(10, 10, requires_grad=True), 0.01, seed=1)
     said = []
@@ -67,7 +68,8 @@ def injected():
     model = torch.nn.Sequential(torch.nn.Linear(300, 70), torch.nn.PReLU())
     with dr.inject(model, dr.BitFlip(1e-3), seed=3) as here:
         wrong = [tensor.detach().clone() for tensor in model.parameters()]
-    error_models.drawing_gpu = lambda space, rate: torch.device("cpu")
+    error_models.accelerator_of = lambda device: gpu.GPU()
+    gpu.drawing_gpu = lambda space, rate: torch.device("cpu")
     with dr.inject(model, dr.BitFlip(1e-3), seed=3) as there:
         words = [torch.equal(*map(_words, pair)) for pair in zip(model.parameters(), wrong, strict=True)]
     drawn = there.on_device is not None and here.on_device is None
@@ -107,7 +109,7 @@ def test_a_wrong_order_of_calls_and_another_seed(interpreted):
 
 
 def test_bad_arguments():
-    from drsrobust.injection.gpu_kernels import DeviceFlips
+    from drsrobust_extras.scale.gpu_kernels import DeviceFlips
 
     words = torch.zeros(4, 4)
     for bad, message in (
@@ -131,7 +133,7 @@ def test_the_kernels_compile_for_hopper(tmp_path, monkeypatch):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from drsrobust.injection import gpu_kernels
+    from drsrobust_extras.scale import gpu_kernels
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
 
@@ -150,7 +152,7 @@ def test_the_kernels_compile_for_hopper(tmp_path, monkeypatch):
 
 
 def test_the_library_imports_without_triton():
-    pattern = re.compile(r"^(from|import) (triton|drsrobust\.injection\.gpu_kernels)", re.MULTILINE)
+    pattern = re.compile(r"^(from|import) (triton|drsrobust_extras\.scale\.gpu_kernels)", re.MULTILINE)
     files = [path for path in (ROOT / "src").rglob("*.py*") if path.suffix in (".py", ".pyi")]
     assert [path.name for path in files if pattern.search(path.read_text())] == ["gpu_kernels.py"]
 
@@ -164,7 +166,7 @@ def test_on_a_gpu(words, rate):
 
 @needs_gpu
 def test_a_captured_graph_follows_the_seed():
-    from drsrobust.injection.gpu_kernels import DeviceFlips
+    from drsrobust_extras.scale.gpu_kernels import DeviceFlips
 
     before = torch.randn(100_003, device="cuda")
     memory = before.clone()

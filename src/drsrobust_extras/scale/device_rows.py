@@ -7,10 +7,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from drsrobust.data import Split
-from drsrobust.data.batch import make_batch
-from drsrobust.data.dataset import Ids
-from drsrobust.evaluation.lookups import SplitLookups
+from drsrobust.data import Ids, Split, make_batch
+from drsrobust.extend import SplitLookups
 from drsrobust.injection import ErrorMap
 
 

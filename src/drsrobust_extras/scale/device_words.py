@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from drsrobust.injection.address_space import AddressSpace, TargetTensor
-from drsrobust.injection.error_clock import ErrorClock
+from drsrobust.extend import TargetTensor
+from drsrobust.injection import AddressSpace, ErrorClock
 
 # Expected flips that a GPU draws: fewer take less time on a core, and more would need over 3 GB of the GPU's memory.
 FEWEST, MOST = 10_000, 1 << 25
@@ -32,7 +32,7 @@ def _device(tensor: TargetTensor) -> torch.device | None:
 
 def drawn_places(clock: ErrorClock, rate: float, device: torch.device) -> torch.Tensor:
     """The places of `clock.until(rate)`, drawn by a GPU, on which they lie."""
-    from drsrobust.injection.gpu_kernels import DeviceArrivals
+    from drsrobust_extras.scale.gpu_kernels import DeviceArrivals
 
     return DeviceArrivals(clock.n, rate, seed=clock.seed, summand=clock.summand, device=device).places()
 
