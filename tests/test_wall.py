@@ -9,6 +9,7 @@ import pytest
 
 from drsrobust._names import MODULES, NAMES, homes_of, stub, stub_path
 from drsrobust._registrations import REGISTRATIONS
+from tests.doors import FILES, lines, owned
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "src"
@@ -71,3 +72,31 @@ def test_stubs_are_written_from_the_table():
         assert stub_path(face).read_text() == stub(face), f"python -m drsrobust._names writes the stub of {face}"
     for module in [*MODULES.values(), *sum(REGISTRATIONS.values(), [])]:
         import_module(module)
+
+
+# Lines that one owns with an entry point, at most; they may fall.
+DOORS = {
+    "inject": (["injection.inject"], 5_500),
+    "Evaluator": (["evaluation.evaluator"], 13_150),
+    "Campaign": (["campaign.campaign"], 18_650),
+    "everyday": (
+        [
+            *("campaign.campaign", "data.own_batches", "data.own_rows", "injection.bit_errors", "injection.rows"),
+            *("mitigation.activations.clipping", "mitigation.activations.nan_guard", "mitigation.memory.ecc"),
+            *("models.dlrm", "models.registry", "statistics.pvf", "statistics.recovery", "training.load"),
+        ],
+        22_600,
+    ),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_doors(door):
+    modules, most = DOORS[door]
+    behind = owned(*(f"drsrobust.{module}" for module in modules))
+    assert len(behind) > 20 and 0.9 * most < lines(behind) <= most
+
+
+def test_the_core_grows_only_by_a_line_of_its_own():
+    """`CHANGELOG.md` says why, after `Core:`, and this number follows."""
+    assert lines(module for module in FILES if module.split(".")[0] == "drsrobust") <= 23_850
