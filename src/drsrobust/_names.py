@@ -97,7 +97,9 @@ NAMES = {
     },
     "drsrobust.injection": {
         "drsrobust.injection.address_space": "AddressSpace",
-        "drsrobust.injection.apply": "applied_maps AppliedMap Change ErrorMapMismatch open_in restore restore_leftovers",
+        "drsrobust.injection.apply": (
+            "applied_maps AppliedMap Change ErrorMapMismatch maps_with open_in restore restore_leftovers"
+        ),
         "drsrobust.injection.bit_errors": "BitFlip FixedCount SingleBit StuckAt",
         "drsrobust.injection.block_arrivals": "BlockArrivals LARGEST PARTS",
         "drsrobust.injection.critical_bits": "CriticalBits SPREAD",

@@ -25,8 +25,8 @@ from drsrobust.evaluation.evaluation import NUMBERS, Evaluation, TaskMetrics, co
 from drsrobust.evaluation.golden_scores import check_finite, warn_of_chance, warn_of_probabilities
 from drsrobust.evaluation.passes import Asked, OtherRows, Passes, RowsError, registered
 from drsrobust.evaluation.tensor_probes import Probes, probe_tensors, target_maps
-from drsrobust.injection import AddressSpace, AppliedMap, ErrorMap, InjectionError, open_in, restore_leftovers
-from drsrobust.injection.apply import suspended
+from drsrobust.injection import AddressSpace, ErrorMap, InjectionError, restore_leftovers
+from drsrobust.injection.apply import maps_with, suspended
 from drsrobust.introspection.calling import Forward, device_of
 from drsrobust.introspection.devices import accelerator_of
 from drsrobust.introspection.numerics import numerics, numerics_text
@@ -224,13 +224,7 @@ class Evaluator:
             InjectionError, RuntimeError: as `run`.
         """
         check_instance("error_map", error_map, ErrorMap, "an error map, as `with dr.inject(...) as error_map` gives it")
-        attached, changes = self._check_attached(), open_in(self.model)
-        maps = [change.error_map for change in changes if isinstance(change, AppliedMap)]
-        transient = len(maps) < len(changes)
-        if not any(applied is error_map for applied in maps) and not (transient and error_map.log is not None):
-            raise ValueError(
-                f"{error_map!r} is not in the model; call rerun inside `with dr.inject(...) as error_map:`"
-            )
+        attached, (maps, transient) = self._check_attached(), maps_with(error_map, self.model)
         # Transient errors affect every row; golden scores of another mitigation do not hold.
         if transient or attached != self._attached:
             return self.run()

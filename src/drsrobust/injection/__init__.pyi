@@ -3,6 +3,7 @@ from drsrobust.injection.apply import AppliedMap as AppliedMap
 from drsrobust.injection.apply import Change as Change
 from drsrobust.injection.apply import ErrorMapMismatch as ErrorMapMismatch
 from drsrobust.injection.apply import applied_maps as applied_maps
+from drsrobust.injection.apply import maps_with as maps_with
 from drsrobust.injection.apply import open_in as open_in
 from drsrobust.injection.apply import restore as restore
 from drsrobust.injection.apply import restore_leftovers as restore_leftovers

@@ -156,6 +156,20 @@ def applied_maps(model: nn.Module) -> tuple[Any, ...]:
     return tuple(change.error_map for change in OPEN.of(model) if isinstance(change, AppliedMap))
 
 
+def maps_with(error_map: Any, model: nn.Module) -> tuple[list[Any], bool]:
+    """The error maps that are in the model's memory now, and whether errors are drawn while it runs, too.
+
+    Raises:
+        ValueError: an error map is none of these.
+    """
+    changes = OPEN.of(model)
+    maps = [change.error_map for change in changes if isinstance(change, AppliedMap)]
+    transient = len(maps) < len(changes)
+    if not any(applied is error_map for applied in maps) and not (transient and error_map.log is not None):
+        raise ValueError(f"{error_map!r} is not in the model; call this inside `with dr.inject(...) as error_map:`")
+    return maps, transient
+
+
 def restore(model: nn.Module) -> int:
     """Undoes every error map that is still in the model and removes every hook, as an interrupted `with` can leave them.
 

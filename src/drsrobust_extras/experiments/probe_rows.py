@@ -26,7 +26,7 @@ from drsrobust.extend import (
     label_stream,
     on_device_of,
 )
-from drsrobust.injection import AddressSpace, AppliedMap, ErrorMap, InjectionError, TargetLike, as_target, open_in
+from drsrobust.injection import AddressSpace, ErrorMap, InjectionError, TargetLike, as_target, maps_with, open_in
 from drsrobust.introspection import listed
 from drsrobust.mitigation import Cost, Detection, Mitigation, Screened
 from drsrobust.models import BATCH, PaddedBatches, Scoring, score, state_digest
@@ -218,11 +218,7 @@ class ProbeRows(Mitigation):
     def rows_needed(self, error_map: ErrorMap) -> int | None:
         """How many of the probe rows, from the first on, detect the errors that are in the model; None if all do not. Arguments
         and errors as of `detects`."""
-        golden, changes = self._golden(), open_in(self._model)
-        maps = [change.error_map for change in changes if isinstance(change, AppliedMap)]
-        transient = len(maps) < len(changes)
-        if not any(applied is error_map for applied in maps) and not (transient and error_map.log is not None):
-            raise ValueError(f"{error_map!r} is not in the model; call this inside `with dr.inject(...) as error_map:`")
+        golden, (maps, transient) = self._golden(), maps_with(error_map, self._model)
         starts, chosen = np.append(0, golden.ends[:-1]), range(len(golden.ends))
         if not transient and not self._full_runs and golden.reach.everything is None:
             affected = golden.reach.of(maps)
