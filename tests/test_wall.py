@@ -76,14 +76,15 @@ def test_stubs_are_written_from_the_table():
 
 # Lines that one owns with an entry point, at most; they may fall.
 DOORS = {
-    "inject": (["injection.inject"], 5_500),
-    "Evaluator": (["evaluation.evaluator"], 13_150),
-    "Campaign": (["campaign.campaign"], 18_650),
+    "inject": (["injection.inject"], 5_520),
+    "Evaluator": (["evaluation.evaluator"], 12_080),
+    "Campaign": (["campaign.campaign"], 17_660),
     "everyday": (
         [
-            *("campaign.campaign", "data.own_batches", "data.own_rows", "injection.bit_errors", "injection.rows"),
+            *("campaign.campaign", "injection.bit_errors", "injection.rows"),
             *("mitigation.activations.clipping", "mitigation.activations.nan_guard", "mitigation.memory.ecc"),
             *("models.dlrm", "models.registry", "statistics.pvf", "statistics.recovery", "training.load"),
+            *("_extras.data.own_batches", "_extras.data.own_rows"),
         ],
         22_600,
     ),
@@ -93,10 +94,10 @@ DOORS = {
 @pytest.mark.parametrize("door", DOORS)
 def test_doors(door):
     modules, most = DOORS[door]
-    behind = owned(*(f"drsrobust.{module}" for module in modules))
+    behind = owned(*("drsrobust" + "." * (module[0] != "_") + module for module in modules))
     assert len(behind) > 20 and 0.9 * most < lines(behind) <= most
 
 
 def test_the_core_grows_only_by_a_line_of_its_own():
     """`CHANGELOG.md` says why, after `Core:`, and this number follows."""
-    assert lines(module for module in FILES if module.split(".")[0] == "drsrobust") <= 23_850
+    assert lines(module for module in FILES if module.split(".")[0] == "drsrobust") <= 22_420

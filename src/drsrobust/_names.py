@@ -79,12 +79,12 @@ NAMES = {
         "drsrobust.data.cache": "DATA_MANIFEST",
         "drsrobust.data.batch": "make_batch",
         "drsrobust.data.dataset": "DATA_TASKS Dataset Feature Ids Schema SKIPPED Skipped Split",
-        "drsrobust.data.own_batches": "Batches from_batches",
-        "drsrobust.data.own_rows": "from_frame from_tensors",
-        "drsrobust_extras.scale.row_stream": "stream StreamedRows",
-        "drsrobust_extras.scale.stream_passes": "StreamError",
         "drsrobust_extras.data.load": "load_dataset",
+        "drsrobust_extras.data.own_batches": "Batches from_batches",
+        "drsrobust_extras.data.own_rows": "from_frame from_tensors",
         "drsrobust_extras.data.registry": "describe RawSource SOURCES",
+        "drsrobust_extras.data.row_stream": "stream StreamedRows",
+        "drsrobust_extras.data.stream_passes": "StreamError",
         "drsrobust_extras.data.text_lines": "DataError",
     },
     "drsrobust.evaluation": {
@@ -197,7 +197,8 @@ NAMES = {
     "drsrobust.extend": {
         "drsrobust._amounts": "amount",
         "drsrobust._arguments": (
-            "check_function check_instance check_items check_number check_rate check_seed check_text check_whole wrong"
+            "check_function check_instance check_items check_names check_number check_rate check_seed check_text "
+            "check_whole wrong"
         ),
         "drsrobust._choices": "check_choice unknown",
         "drsrobust._files": (
@@ -218,9 +219,8 @@ NAMES = {
         "drsrobust.campaign.trial": "audit run_trials trial_seed worker",
         "drsrobust.campaign.trial_code": "check_worker_code model_code surrounding_code",
         "drsrobust.campaign.workers": "new_key",
-        "drsrobust.data.batch_parts": "batch_digest",
         "drsrobust.data.cache": "open_folder",
-        "drsrobust.data.dataset": "read_skipped",
+        "drsrobust.data.dataset": "click_rate read_skipped",
         "drsrobust.evaluation.affected_rows": "AffectedRows near with_witnesses",
         "drsrobust.evaluation.evaluator": "check_evaluator",
         "drsrobust.evaluation.gradients": "gradients",
@@ -269,7 +269,12 @@ MOVED = {
     "drsrobust.data.id_encoding": "drsrobust_extras.data.id_encoding",
     "drsrobust.data.load": "drsrobust_extras.data.load",
     "drsrobust.data.movielens": "drsrobust_extras.data.movielens",
-    "drsrobust.data.row_stream": "drsrobust_extras.scale.row_stream",
+    "drsrobust.data.click_labels": "drsrobust_extras.data.click_labels",
+    "drsrobust.data.id_columns": "drsrobust_extras.data.id_columns",
+    "drsrobust.data.own_batches": "drsrobust_extras.data.own_batches",
+    "drsrobust.data.own_rows": "drsrobust_extras.data.own_rows",
+    "drsrobust.data.batch_parts": "drsrobust_extras.data.batch_parts",
+    "drsrobust.data.row_stream": "drsrobust_extras.data.row_stream",
     "drsrobust.data.registry": "drsrobust_extras.data.registry",
     "drsrobust.data.synthetic": "drsrobust_extras.data.synthetic",
     "drsrobust.data.text_lines": "drsrobust_extras.data.text_lines",

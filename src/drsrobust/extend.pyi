@@ -2,6 +2,7 @@ from drsrobust._amounts import amount as amount
 from drsrobust._arguments import check_function as check_function
 from drsrobust._arguments import check_instance as check_instance
 from drsrobust._arguments import check_items as check_items
+from drsrobust._arguments import check_names as check_names
 from drsrobust._arguments import check_number as check_number
 from drsrobust._arguments import check_rate as check_rate
 from drsrobust._arguments import check_seed as check_seed
@@ -50,8 +51,8 @@ from drsrobust.campaign.trial_code import check_worker_code as check_worker_code
 from drsrobust.campaign.trial_code import model_code as model_code
 from drsrobust.campaign.trial_code import surrounding_code as surrounding_code
 from drsrobust.campaign.workers import new_key as new_key
-from drsrobust.data.batch_parts import batch_digest as batch_digest
 from drsrobust.data.cache import open_folder as open_folder
+from drsrobust.data.dataset import click_rate as click_rate
 from drsrobust.data.dataset import read_skipped as read_skipped
 from drsrobust.evaluation.affected_rows import AffectedRows as AffectedRows
 from drsrobust.evaluation.affected_rows import near as near

@@ -34,8 +34,7 @@ from drsrobust.campaign.schedule import Chunk, Schedule, chunk_size
 from drsrobust.campaign.trial import Finished, LocalRunner, Runner, worker
 from drsrobust.campaign.trial_code import check_worker_code, trial_code
 from drsrobust.data import Split
-from drsrobust.data.cache import SPLIT, read_split, write_split
-from drsrobust.data.own_batches import read_batches, write_batches
+from drsrobust.data.cache import read_split, write_split
 from drsrobust.evaluation import Evaluator
 from drsrobust.evaluation.affected_rows import BOUND
 from drsrobust.evaluation.tensor_probes import Probes
@@ -45,7 +44,8 @@ from drsrobust.introspection.tensors import is_sparse, is_wrapper, listed
 from drsrobust.introspection.wrappers import is_script, to_evaluation
 
 MAPPED = 4 << 20  # bytes: larger tables stay in the file that workers share; smaller tensors are copied
-_STATE, _SPARSE, _MODEL, _ROWS, _GOLDEN = "state.safetensors", "sparse.pt", "model.pkl", "rows", "golden.npy"
+_STATE, _SPARSE, _MODEL, _GOLDEN = "state.safetensors", "sparse.pt", "model.pkl", "golden.npy"
+_ROWS, _BATCHES = "rows", "batches.pt"
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def worker_files(
             if isinstance(evaluator.rows, Split):
                 write_split(evaluator.rows, folder / _ROWS)
             else:
-                write_batches(evaluator.rows, folder / _ROWS)
+                torch.save(evaluator.rows, folder / _BATCHES)
             np.save(folder / _GOLDEN, evaluator.golden.scores)
             specs = [_condition_spec(condition, number, folder) for number, condition in enumerate(conditions)]
         how = {"output": evaluator.scoring.output, "task": evaluator.scoring.task}
@@ -246,10 +246,13 @@ def _loaded(spec: WorkerSpec, folder: Path) -> tuple[Evaluator, list[Condition]]
 
     to_evaluation(model)
     found = code()
-    read = read_split if (folder / _ROWS / SPLIT).exists() else read_batches
+    if (batches := folder / _BATCHES).exists():
+        rows = torch.load(batches, weights_only=False, mmap=True)
+    else:
+        rows = read_split(folder / _ROWS)
     same_process = spec.process == worker()
     try:
-        evaluator = Evaluator(model, read(folder / _ROWS), forward=forward, **spec.evaluator_options)
+        evaluator = Evaluator(model, rows, forward=forward, **spec.evaluator_options)
     except Exception:
         check_worker_code(spec.code, found, same_process=same_process)  # the likely reason
         raise

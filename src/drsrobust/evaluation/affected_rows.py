@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
-from drsrobust.data import Batches, Split
+from drsrobust.data import Split
 from drsrobust.evaluation.cached_outputs import CachedOutputs
 from drsrobust.evaluation.dataflow import Dataflow, trace_dataflow
 from drsrobust.evaluation.gradients import gradients
 from drsrobust.evaluation.lookups import IN_MEMORY, BatchLookups, SplitLookups
-from drsrobust.evaluation.passes import Passes
+from drsrobust.evaluation.passes import OtherRows, Passes
 from drsrobust.injection import ErrorMap
 from drsrobust.introspection.calling import device_of, on_device_of
 from drsrobust.introspection.devices import accelerator_of
@@ -77,7 +77,7 @@ class AffectedRows(Passes):
 
     Args:
         model: without errors.
-        rows: a Split, whose affected rows are scored by themselves; or Batches, of which whole batches are.
+        rows: a Split, whose affected rows are scored by themselves; or rows in batches, of which whole batches are.
         budget: bytes of cached outputs.
         scoring: makes scores of outputs.
 
@@ -91,7 +91,7 @@ class AffectedRows(Passes):
     traced = True
 
     def __init__(
-        self, model: nn.Module, rows: Split | Batches, budget: int, scoring: Scoring, flow: Dataflow | None = None
+        self, model: nn.Module, rows: Split | OtherRows, budget: int, scoring: Scoring, flow: Dataflow | None = None
     ) -> None:
         self._model, self.n, self._scoring, self._rows = model, len(rows), scoring, rows
         self._split = rows if isinstance(rows, Split) else None
@@ -153,7 +153,7 @@ class AffectedRows(Passes):
             )
         return self._part(self._rows.take(self._range(number)), effects)
 
-    def _part(self, rows: Split | Batches, effects: list[int]) -> "AffectedRows":
+    def _part(self, rows: Split | OtherRows, effects: list[int]) -> "AffectedRows":
         part = AffectedRows(self._model, rows, PART_BUDGET, self._scoring, self.flow.of_batches(effects))
         part._is_part = True
         return part

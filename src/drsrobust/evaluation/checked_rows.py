@@ -1,39 +1,37 @@
 """Rows that can be evaluated, and what is said of ids that a model has no table row for."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from torch import nn
 
 from drsrobust._arguments import check_instance
-from drsrobust.data import Batches, Dataset, Split
+from drsrobust.data import Dataset, Split
 from drsrobust.data.dataset import Ids
 from drsrobust.evaluation.passes import OtherRows
 
 
-def checked_rows(rows: Any, task: str) -> Split | Batches | OtherRows:
+def checked_rows(rows: Any, task: str) -> Split | OtherRows:
     """The rows to evaluate on.
 
     Raises:
-        TypeError: neither a Split nor a Dataset nor Batches nor OtherRows.
+        TypeError: neither a Split nor a Dataset nor OtherRows.
         ValueError: no rows, or labels that the task does not take.
     """
     if isinstance(rows, Dataset):
         rows = rows.test
     if isinstance(rows, OtherRows):
-        rows.check_task(task)
-        return rows
+        rows = rows.of_task(task)
+        if not rows.in_batches:
+            return rows
     right = "a Dataset, as of dr.data.from_frame(...), a Split such as data.test, dr.data.from_batches(...) of any batches, "
-    check_instance("rows", rows, (Split, Batches), f"{right}or dr.data.stream(...)")
+    check_instance("rows", rows, (Split, OtherRows), f"{right}or dr.data.stream(...)")
     if not len(rows):
         raise ValueError(f"{rows!r} has no rows")
-    if task == "rank" and isinstance(rows, Batches):
-        rows = _of_first_candidates(rows)
     labels = rows.labels
     kind = "rank" if isinstance(labels, Ids) or labels.dtype.kind in "iu" else "multi" if labels.ndim == 2 else "click"
     if kind != task:
-        maker = "from_batches" if isinstance(rows, Batches) else "from_frame"
+        maker = "from_frame" if isinstance(rows, Split) else "from_batches"
         right = f"; dr.data.{maker}(..., task='rank') reads labels as the relevant items of each row" * (task == "rank")
         raise ValueError(f"the labels of {rows.dataset} are those of task={kind!r}, and this is task={task!r}{right}")
     if task != "rank":
@@ -46,16 +44,7 @@ def checked_rows(rows: Any, task: str) -> Split | Batches | OtherRows:
     return rows
 
 
-def _of_first_candidates(rows: Batches) -> Batches:
-    """Batches whose labels are all 0 hold no click, and for ranking say that the first candidate is the relevant one."""
-    labels = rows.labels
-    if isinstance(labels, Ids) or labels.ndim != 1 or labels.any():
-        return rows
-    first = Ids(np.zeros(len(labels), np.int64), np.ones(len(labels), np.int32))
-    return replace(rows, labels=first, prior=0.5)  # as from_batches(..., task="rank") makes them
-
-
-def ids_and_tables(model: nn.Module, rows: Split | Batches | OtherRows) -> str:
+def ids_and_tables(model: nn.Module, rows: Split | OtherRows) -> str:
     """The largest ids of the rows and the sizes of the model's tables."""
     modules = model.named_modules()
     tables = [

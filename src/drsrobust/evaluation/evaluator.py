@@ -17,7 +17,7 @@ from drsrobust._amounts import amount
 from drsrobust._arguments import check_function, check_instance
 from drsrobust._choices import check_choice
 from drsrobust._html import facts
-from drsrobust.data import Batches, Dataset, Split
+from drsrobust.data import Dataset, Split
 from drsrobust.evaluation.affected_rows import AffectedRows, CoupledRowsError
 from drsrobust.evaluation.checked_model import check_model
 from drsrobust.evaluation.checked_rows import checked_rows, ids_and_tables
@@ -96,7 +96,7 @@ class Evaluator:
     def __init__(
         self,
         model: nn.Module,
-        rows: Split | Dataset | Batches | OtherRows,
+        rows: Split | Dataset | OtherRows,
         *,
         forward: Forward | None = None,
         output: str | None = None,

@@ -1,7 +1,7 @@
 """How an evaluator scores all rows, and again those that errors affect.
 
-Rows of a Split or Batches in one process are `AffectedRows`. Other rows make their passes themselves (`OtherRows`), and other
-kinds of models are registered (`register_passes`); an evaluator asks nothing else about them."""
+Rows of a Split, or in batches of their own, in one process are `AffectedRows`. Further rows make their passes themselves
+(`OtherRows`), and other kinds of models are registered (`register_passes`); an evaluator asks nothing else about them."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -119,22 +119,30 @@ class Asked(NamedTuple):
 
 
 class OtherRows:
-    """Rows that are neither a Split nor Batches, and make their passes themselves.
+    """Rows that are no Split: they come in batches that are scored as they are, or make their passes themselves.
 
     Attributes:
+        in_batches: whether they come in batches: a dataclass that has `batches`, `sizes` (rows of each, int64), and `labels`,
+            `users` and `prior` as of a Split. Otherwise `passes` makes their passes.
         dataset: name, in tables and figures.
         tasks: names of the T tasks of each row; none of one.
         fingerprint: SHA-256 (hex) of all that decides a result.
         here_alone: why other processes cannot make them; None if they are sent there.
     """
 
+    in_batches = False
     dataset: str
     tasks: tuple[str, ...] = ()
     fingerprint: str
     here_alone: str | None = None
 
-    def check_task(self, task: str) -> None:
-        """Raises ValueError for a task of an evaluator that the labels are not those of."""
+    def of_task(self, task: str) -> "OtherRows":
+        """These rows for a task of an evaluator.
+
+        Raises:
+            ValueError: the labels are not those of the task.
+        """
+        return self
 
     def passes(self, asked: Asked) -> Passes:
         """Makes the golden run."""
@@ -164,5 +172,5 @@ def register_passes(takes: Callable[[nn.Module, Any], bool], make: Callable[[Ask
 def registered(model: nn.Module, rows: Any) -> Callable[[Asked], Passes] | None:
     """What makes the passes of a model of a kind that was registered, or of other rows; None of others."""
     load_registrations("passes")
-    by_rows = rows.passes if isinstance(rows, OtherRows) else None
+    by_rows = rows.passes if isinstance(rows, OtherRows) and not rows.in_batches else None
     return next((make for takes, make in _REGISTERED if takes(model, rows)), by_rows)

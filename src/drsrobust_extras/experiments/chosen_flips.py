@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from drsrobust.data import Batches, Split
-from drsrobust.evaluation import Evaluator
+from drsrobust.data import Split
+from drsrobust.evaluation import Evaluator, OtherRows
 from drsrobust.extend import check_evaluator, check_instance, check_whole, evaluating, requiring_gradients
 from drsrobust.injection import ErrorMap, FixedCount
 from drsrobust.mitigation import Mitigation, Screened
@@ -153,7 +153,7 @@ def worst_case(
     """
     check_evaluator(evaluator)
     budget, candidates = check_whole("budget", budget, 1), check_whole("candidates", candidates, 1)
-    if not isinstance(evaluator.rows, Split | Batches):
+    if isinstance(evaluator.rows, OtherRows) and not evaluator.rows.in_batches:
         raise TypeError(f"the rows are {type(evaluator.rows).__name__}; they must be a Split or Batches")
     if evaluator.scoring.task != "click":
         raise ValueError(

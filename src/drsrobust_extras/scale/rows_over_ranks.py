@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from drsrobust.data import Batches, Split
+from drsrobust.data import Split
 from drsrobust.evaluation import Affected, Asked, CoupledRowsError, OtherRows, Passes, register_passes
 from drsrobust.extend import SplitLookups, near, with_witnesses
 from drsrobust.injection import ErrorMap
@@ -40,7 +40,7 @@ class ShardedRows(Passes):
 
     bounded = None
 
-    def __init__(self, model: nn.Module, rows: Split | Batches, scoring: Scoring, ranks: Ranks) -> None:
+    def __init__(self, model: nn.Module, rows: Split | OtherRows, scoring: Scoring, ranks: Ranks) -> None:
         self._model, self.n, self._scoring, self.ranks = model, len(rows), scoring, ranks
         self._split = rows if isinstance(rows, Split) else None
         self.everything = None if self._split else "rows of batches of one's own are scored in these batches"
@@ -165,7 +165,7 @@ def _over_ranks(asked: Asked) -> ShardedRows:
     """
     ranks, rows = Ranks(), asked.rows
     ranks.warn_of_timeout()
-    if isinstance(rows, OtherRows):
+    if isinstance(rows, OtherRows) and not rows.in_batches:
         raise ValueError(f"the rows of a sharded model must be a Split or Batches, and these are {rows!r}")
     tables = {e.name: e.spread.parts if e.spread else None for e in listed(asked.model)}
     about = {"rows": rows.fingerprint, "options": [asked.options, asked.scoring.output, asked.scoring.task]}

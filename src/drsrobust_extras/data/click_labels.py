@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from drsrobust.data.id_columns import arrow_column, is_text, refuse_missing
+from drsrobust_extras.data.id_columns import arrow_column, is_text, refuse_missing
 
 # Text of two values: the booleans of YAML 1.1 (yaml.org/type/bool.html), and the digits.
 WORDS = {"1": 1, "true": 1, "yes": 1, "y": 1, "on": 1, "0": 0, "false": 0, "no": 0, "n": 0, "off": 0}

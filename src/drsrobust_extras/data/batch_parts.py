@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from drsrobust.introspection.tensors import is_sparse, sparse_parts
+from drsrobust.extend import sparse_parts
 
 _SCALARS = (type(None), bool, int, float, complex, str, bytes)
 _NAMED = (torch.dtype, torch.layout, torch.memory_format, np.dtype)
@@ -191,7 +191,7 @@ class _Digests:
         elif tensor.is_quantized:
             parts = [tensor.int_repr(), tensor.dequantize()]
         else:
-            parts = sparse_parts(tensor) if is_sparse(tensor) else []
+            parts = [part for part in sparse_parts(tensor) if part is not tensor]
         if not tensor.is_nested:
             total.update(f"{list(tensor.shape)}\n".encode())
         if not parts and not tensor.is_meta:

@@ -7,8 +7,9 @@ import numpy as np
 
 from drsrobust.data import Dataset, Ids, Split
 from drsrobust.evaluation import Asked, OtherRows, Passes
-from drsrobust.extend import batch_digest, check_function, digest
-from drsrobust_extras.scale.stream_passes import StreamError, StreamPasses
+from drsrobust.extend import check_function, digest
+from drsrobust_extras.data.batch_parts import batch_digest
+from drsrobust_extras.data.stream_passes import StreamError, StreamPasses
 
 
 class StreamedRows(OtherRows):
@@ -97,10 +98,11 @@ class StreamedRows(OtherRows):
         except Exception as error:
             raise StreamError(f"make_blocks fails at block {number}: {type(error).__name__}: {error}") from error
 
-    def check_task(self, task: str) -> None:
+    def of_task(self, task: str) -> "StreamedRows":
         """As of `OtherRows`."""
         if task != "click":
             raise ValueError(f"the labels of a stream are those of task='click', and this is task={task!r}")
+        return self
 
     def passes(self, asked: Asked) -> Passes:
         """As of `OtherRows`."""

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from drsrobust._arguments import (
+from drsrobust.data import DATA_TASKS, Dataset, Feature, Ids, Schema, Split
+from drsrobust.extend import (
+    check_choice,
     check_instance,
     check_items,
     check_names,
@@ -18,13 +20,13 @@ from drsrobust._arguments import (
     check_seed,
     check_text,
     check_whole,
+    click_rate,
+    digest,
+    unknown,
     wrong,
 )
-from drsrobust._choices import check_choice, unknown
-from drsrobust._hashing import digest
-from drsrobust.data.click_labels import clicks
-from drsrobust.data.dataset import DATA_TASKS, Dataset, Feature, Ids, Schema, Split, click_rate
-from drsrobust.data.id_columns import (
+from drsrobust_extras.data.click_labels import clicks
+from drsrobust_extras.data.id_columns import (
     MISSING,
     arrow_column,
     as_array,

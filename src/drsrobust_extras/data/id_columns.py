@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from drsrobust.data.dataset import Ids
+from drsrobust.data import Ids
 
 MISSING = ("refuse", "category")
 LARGEST = 2**31 - 1  # ids are int32

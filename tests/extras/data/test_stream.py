@@ -13,7 +13,7 @@ import torch
 import drsrobust as dr
 from drsrobust.data.dataset import Ids
 from drsrobust.metrics import StreamedMetrics, auc, log_loss, normalised_entropy, served
-from drsrobust_extras.scale import stream_passes
+from drsrobust_extras.data import stream_passes
 
 AUC, streamed_metrics = (sys.modules[f"drsrobust.metrics.{name}"] for name in ("auc", "streamed"))
 

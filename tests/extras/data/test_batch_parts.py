@@ -22,7 +22,7 @@ import pytest
 import torch
 
 from drsrobust.data.batch import KeyedIds
-from drsrobust.data.batch_parts import PartCopies, batch_digest, shared_rows
+from drsrobust_extras.data.batch_parts import PartCopies, batch_digest, shared_rows
 
 torchrec = pytest.importorskip("torchrec")
 Pair = namedtuple("Pair", "a b")
@@ -228,7 +228,7 @@ def test_a_dictionary_with_any_attribute():
 def test_two_processes_hash_alike():
     """Sets have another order under another seed of Python's hashes."""
     code = (
-        "import datetime, numpy, torch; from drsrobust.data.batch_parts import batch_digest as digest;"
+        "import datetime, numpy, torch; from drsrobust_extras.data.batch_parts import batch_digest as digest;"
         "names = [str(i) for i in range(99)];"
         "print(digest([set(names), {'x': frozenset(names), 'y': torch.ones(3)}, numpy.float32(1), datetime.date(2020, 1, 1)]))"
     )

@@ -3,27 +3,33 @@
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 
-from drsrobust._arguments import check_names, check_number, check_text, check_whole, wrong
-from drsrobust._choices import check_choice
-from drsrobust._provenance import machine
-from drsrobust.data.batch_parts import PartCopies, batch_digest, shared_rows
-from drsrobust.data.click_labels import labels_of_text
-from drsrobust.data.dataset import DATA_TASKS, Ids, click_rate
-from drsrobust.data.id_columns import as_array, id_column, user_column, user_numbers
+from drsrobust.data import DATA_TASKS, Ids
+from drsrobust.evaluation import OtherRows
+from drsrobust.extend import (
+    check_choice,
+    check_names,
+    check_number,
+    check_text,
+    check_whole,
+    click_rate,
+    machine,
+    wrong,
+)
+from drsrobust_extras.data.batch_parts import PartCopies, batch_digest, shared_rows
+from drsrobust_extras.data.click_labels import labels_of_text
+from drsrobust_extras.data.id_columns import as_array, id_column, user_column, user_numbers
 
-FILE = "batches.pt"
 MAX_BATCHES = 100_000  # batches of an iterable that may be endless
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Batches:
+class Batches(OtherRows):
     """Batches and the labels of their n rows.
 
     Attributes:
@@ -43,6 +49,7 @@ class Batches:
     prior: float
     tasks: tuple[str, ...] = ()
     dataset: str = "batches"
+    in_batches = True
 
     def __len__(self) -> int:
         return int(self.sizes.sum())
@@ -55,6 +62,13 @@ class Batches:
         """SHA-256 (hex) of the contents of all batches, labels, users, names of tasks and prior."""
         names = ("batches", "labels", "users", "tasks", "prior")
         return batch_digest({name: getattr(self, name) for name in names}, "rows")
+
+    def of_task(self, task: str) -> "Batches":
+        """Labels that are all 0 hold no click, and for ranking say that the first candidate is the relevant one."""
+        if task != "rank" or isinstance(self.labels, Ids) or self.labels.ndim != 1 or self.labels.any():
+            return self
+        first = Ids(np.zeros(len(self), np.int64), np.ones(len(self), np.int32))
+        return dataclasses.replace(self, labels=first, prior=0.5)  # as from_batches(..., task="rank") makes them
 
 
 def from_batches(
@@ -257,14 +271,3 @@ def _joined_users(parts: list[pa.Array]) -> np.ndarray:
     if len({part.type for part in parts}) > 1:
         raise TypeError("user gives whole numbers for some batches and text for others")
     return user_numbers(pa.concat_arrays(parts))
-
-
-def write_batches(rows: Batches, folder: Path) -> None:
-    """Writes batches into a new folder, for other processes."""
-    folder.mkdir(parents=True)
-    torch.save({field.name: getattr(rows, field.name) for field in dataclasses.fields(rows)}, folder / FILE)
-
-
-def read_batches(folder: Path) -> Batches:
-    """The batches that `write_batches` wrote."""
-    return Batches(**torch.load(folder / FILE, weights_only=False, mmap=True))
