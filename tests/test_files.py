@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from drsrobust import _files as files
-from drsrobust._files import cache_folder, new_file, new_folder, other_file, warn_of_writers
+from drsrobust._files import cache_folder, new_file, new_folder, warn_of_writers
 from drsrobust._locks import exclusive
 from drsrobust._private import private_folder
+from drsrobust_extras.data.other_files import other_file
 
 TRY = """
 import sys

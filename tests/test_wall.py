@@ -76,9 +76,9 @@ def test_stubs_are_written_from_the_table():
 
 # Lines that one owns with an entry point, at most; they may fall.
 DOORS = {
-    "inject": (["injection.inject"], 5_520),
-    "Evaluator": (["evaluation.evaluator"], 12_080),
-    "Campaign": (["campaign.campaign"], 17_660),
+    "inject": (["injection.inject"], 5_440),
+    "Evaluator": (["evaluation.evaluator"], 11_980),
+    "Campaign": (["campaign.campaign"], 17_560),
     "everyday": (
         [
             *("campaign.campaign", "injection.bit_errors", "injection.rows"),
@@ -86,7 +86,7 @@ DOORS = {
             *("models.dlrm", "models.registry", "statistics.pvf", "statistics.recovery", "training.load"),
             *("_extras.data.own_batches", "_extras.data.own_rows"),
         ],
-        22_600,
+        22_400,
     ),
 }
 
@@ -100,4 +100,4 @@ def test_doors(door):
 
 def test_the_core_grows_only_by_a_line_of_its_own():
     """`CHANGELOG.md` says why, after `Core:`, and this number follows."""
-    assert lines(module for module in FILES if module.split(".")[0] == "drsrobust") <= 22_420
+    assert lines(module for module in FILES if module.split(".")[0] == "drsrobust") <= 21_990

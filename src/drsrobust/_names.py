@@ -78,7 +78,7 @@ NAMES = {
     "drsrobust.data": {
         "drsrobust.data.cache": "DATA_MANIFEST",
         "drsrobust.data.batch": "make_batch",
-        "drsrobust.data.dataset": "DATA_TASKS Dataset Feature Ids Schema SKIPPED Skipped Split",
+        "drsrobust.data.dataset": "checked_task DATA_TASKS Dataset Feature Ids Schema SKIPPED Skipped Split",
         "drsrobust_extras.data.load": "load_dataset",
         "drsrobust_extras.data.own_batches": "Batches from_batches",
         "drsrobust_extras.data.own_rows": "from_frame from_tensors",
@@ -128,7 +128,6 @@ NAMES = {
         "drsrobust.mitigation.memory.base": "DrawContext storage_overhead StorageProtection",
         "drsrobust.mitigation.memory.ecc": "ACTIONS CLEAN CORRECTED ECC SECDED secded UNCORRECTABLE",
         "drsrobust.mitigation.memory.protected_words": "NO_ERRORS",
-        "drsrobust.mitigation.memory.weight_range": "WeightRange",
         "drsrobust_extras.protection.abft.embedding": "ABFTEmbeddingBag",
         "drsrobust_extras.protection.abft.linear": "ABFTLinear",
         "drsrobust_extras.protection.bit_protection": "BitProtection",
@@ -137,10 +136,11 @@ NAMES = {
         "drsrobust_extras.protection.parity": "ParityZero",
         "drsrobust_extras.protection.replication": "Replication",
         "drsrobust_extras.protection.scrubbing": "Scrubbing",
+        "drsrobust_extras.protection.weight_range": "WeightRange",
         "drsrobust_extras.protection.zero_space": "reserve_bits ZeroSpaceECC",
     },
     "drsrobust.models": {
-        "drsrobust.models.layers": "check_sizes embedding_tables empty_layers Fields FirstOrderModel mlp",
+        "drsrobust.models.layers": "check_sizes embedding_tables empty_layers mlp",
         "drsrobust.models.registry": "build_model default_sizes describe Entry model_name MODELS register",
         "drsrobust.models.scoring": (
             "BATCH padded_batches PaddedBatches score Scoring state_checksum state_digest tensors_digest"
@@ -201,9 +201,7 @@ NAMES = {
             "check_whole wrong"
         ),
         "drsrobust._choices": "check_choice unknown",
-        "drsrobust._files": (
-            "cache_folder expanded make_folder new_file new_folder other_file put_in_place stale_parts"
-        ),
+        "drsrobust._files": ("cache_folder expanded make_folder new_file new_folder put_in_place stale_parts"),
         "drsrobust._hashing": "canonical_json digest file_digest folder_digests splitmix64",
         "drsrobust._locks": "exclusive",
         "drsrobust._private": "private_folder",
@@ -225,14 +223,15 @@ NAMES = {
         "drsrobust.evaluation.evaluator": "check_evaluator",
         "drsrobust.evaluation.gradients": "gradients",
         "drsrobust.evaluation.lookups": "SplitLookups",
-        "drsrobust.evaluation.tensor_probes": "unread_tensors",
+        "drsrobust.evaluation.tensor_probes": "flipped probe_tensors",
         "drsrobust.injection.address_space": "TargetTensor",
         "drsrobust.injection.block_arrivals": "streams thresholds",
         "drsrobust.injection.critical_bits": "check_critical_bits harmful_pilots pilots_of Stratum",
         "drsrobust.injection.error_clock": "scaled uniform",
         "drsrobust.injection.error_map": "MapSource",
-        "drsrobust.injection.error_models": "draw_words from_bits from_sorted_words from_words",
+        "drsrobust.injection.error_models": "from_bits from_sorted_words from_words",
         "drsrobust.injection.number_formats": "bit_set Format",
+        "drsrobust.injection.stored": "Stored stored",
         "drsrobust.injection.transient": "sample_in",
         "drsrobust.injection.words": "WordView",
         "drsrobust.introspection.calling": "call on_device_of",
@@ -248,12 +247,10 @@ NAMES = {
             "add_forward_hook add_forward_pre_hook check_module evaluating is_compiled is_script plain_name "
             "requiring_gradients"
         ),
-        "drsrobust.mitigation.base": "attached_mitigations confined_name tensor_names within",
-        "drsrobust.mitigation.memory.check_bits": "CheckBits copy_errors copy_tensor label_stream",
+        "drsrobust.mitigation.base": "attached_mitigations confined_name format_number tensor_names widen within",
+        "drsrobust.mitigation.memory.check_bits": "CheckBits label_stream",
         "drsrobust.mitigation.memory.ecc": "decode_errors DecodedBlocks",
-        "drsrobust.mitigation.memory.protected_words": (
-            "bit_mask BitSubset distinct Errors ones ProtectedWords units_of"
-        ),
+        "drsrobust.mitigation.memory.protected_words": ("bit_mask distinct Errors ones ProtectedWords units_of"),
     },
 }
 
@@ -300,6 +297,7 @@ MOVED = {
     "drsrobust.mitigation.memory.replication": "drsrobust_extras.protection.replication",
     "drsrobust.mitigation.memory.scrubbing": "drsrobust_extras.protection.scrubbing",
     "drsrobust.mitigation.memory.symbol_code": "drsrobust_extras.protection.symbol_code",
+    "drsrobust.mitigation.memory.weight_range": "drsrobust_extras.protection.weight_range",
     "drsrobust.mitigation.memory.zero_space": "drsrobust_extras.protection.zero_space",
     "drsrobust.models.afm": "drsrobust_extras.data.afm",
     "drsrobust.models.afn": "drsrobust_extras.data.afn",

@@ -164,9 +164,9 @@ def test_scores_of_items_are_no_false_alarm(data):
     """Ranking compares scores as they are."""
     random = np.random.default_rng(0)
     rows = dr.data.from_tensors(
-        label=random.integers(10, size=64), sparse={"movie": random.integers(10, size=64)}, task="rank"
+        label=random.integers(10, size=64), sparse={"movie": random.integers(10, size=64)}, task="ranking"
     )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", message=".*the AUC without errors is")
-        dr.Evaluator(Sigmoid(data, outputs=10), rows, task="rank")
+        dr.Evaluator(Sigmoid(data, outputs=10), rows, task="ranking")

@@ -172,7 +172,7 @@ def test_a_sequence_model_over_all_items():
     following = torch.tensor(random.integers(MOVIES, size=N))
     batches = dr.data.from_batches(DataLoader(TensorDataset(history, following), batch_size=50))
     model = Retrieval()
-    evaluator = dr.Evaluator(model, batches, forward=lambda model, batch: model(batch[0]), task="rank", k=10)
+    evaluator = dr.Evaluator(model, batches, forward=lambda model, batch: model(batch[0]), task="ranking", k=10)
     assert evaluator.golden.auc is None and evaluator.golden.scores.shape == (N, MOVIES)
     with torch.no_grad():
         rank = (model(history).argsort(dim=1, descending=True) == following[:, None]).int().argmax(dim=1)
@@ -340,10 +340,10 @@ def test_rows_that_cannot_be_evaluated(frame):
     ones = dr.data.from_frame(frame[frame["clicked"] == 1], label="clicked", dense=["age"], sparse=["user", "movie"])
     with pytest.raises(ValueError, match="AUC needs rows of both classes"):
         dr.Evaluator(Towers(), ones, forward=by_column)
-    with pytest.raises(ValueError, match="scores is 'probability'; task='rank' compares"):
+    with pytest.raises(ValueError, match="scores is 'probability'; task='ranking' compares"):
         batches = dr.data.from_batches([(torch.zeros(4, 5, dtype=torch.long), torch.tensor([1, 2, 3, 4]))])
         dr.Evaluator(
-            Retrieval(), batches, forward=lambda model, batch: model(batch[0]), task="rank", scores="probability"
+            Retrieval(), batches, forward=lambda model, batch: model(batch[0]), task="ranking", scores="probability"
         )
 
 

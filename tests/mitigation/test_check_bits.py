@@ -7,9 +7,9 @@ import pytest
 from torch import nn
 
 import drsrobust as dr
-from drsrobust.mitigation.memory.check_bits import copy_name
 from drsrobust.mitigation.memory.ecc import ECC
 from drsrobust.mitigation.memory.protected_words import ProtectedWords
+from drsrobust_extras.protection.copies import copy_name
 from drsrobust_extras.protection.parity import ParityZero
 from drsrobust_extras.protection.replication import Replication
 from tests.mitigation.plain import bits_of, masks_of, screened, table

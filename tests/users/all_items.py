@@ -8,7 +8,7 @@ import drsrobust as dr
 
 history = torch.randint(ITEMS, (300, 5), generator=torch.Generator().manual_seed(0))
 rows = dr.data.from_batches(DataLoader(TensorDataset(history, history[:, -1]), batch_size=100))
-evaluator = dr.Evaluator(Next(), rows, forward=lambda model, batch: model(batch[0]), task="rank")
+evaluator = dr.Evaluator(Next(), rows, forward=lambda model, batch: model(batch[0]), task="ranking")
 table = dr.Campaign(
     evaluator, errors=[dr.BitFlip(1e-3)], metrics=["ndcg@10", "recall@10", "list_changed"], trials=10
 ).run()

@@ -181,7 +181,8 @@ class Campaign(StoredTrials):
         missing: list[str] = []
         evaluator, present = self.evaluator, self._present(missing)
         stratified = {} if self._critical_bits is None else {"critical_bits": asdict(self._critical_bits)}
-        scoring = {"output": evaluator.scoring.output, "task": evaluator.scoring.task}
+        task = {"ranking": "rank"}.get(evaluator.scoring.task, evaluator.scoring.task)  # as in stores of version 0.10
+        scoring = {"output": evaluator.scoring.output, "task": task}
         defaults = {"output": "logit", "task": "click"}
         golden = evaluator.golden.auc, evaluator.golden.logloss
         if None in golden:

@@ -8,6 +8,7 @@ from drsrobust.data.dataset import SKIPPED as SKIPPED
 from drsrobust.data.dataset import Schema as Schema
 from drsrobust.data.dataset import Skipped as Skipped
 from drsrobust.data.dataset import Split as Split
+from drsrobust.data.dataset import checked_task as checked_task
 from drsrobust_extras.data.load import load_dataset as load_dataset
 from drsrobust_extras.data.own_batches import Batches as Batches
 from drsrobust_extras.data.own_batches import from_batches as from_batches

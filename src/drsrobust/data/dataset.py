@@ -2,7 +2,8 @@
 
 import csv
 import hashlib
-from collections.abc import Iterator
+import warnings
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from drsrobust._arguments import check_whole, wrong
+from drsrobust._choices import check_choice
 from drsrobust._hashing import digest
 
-DATA_TASKS = ("click", "rank")  # labels of 0 and 1 (also of several tasks), or relevant items
+DATA_TASKS = ("click", "ranking")  # labels of 0 and 1 (also of several tasks), or relevant items
 SKIPPED = "skipped.csv"  # of a folder of the cache: lines of raw files that were skipped
 
 Skipped = tuple[str, int, str]  # file name, line number from 1, fault
@@ -60,6 +62,19 @@ class Ids(NamedTuple):
         starts = ends[rows] - lengths
         within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         return Ids(self.values[np.repeat(starts, lengths) + within], lengths)
+
+
+def checked_task(task: str, tasks: Collection[str] = DATA_TASKS) -> str:
+    """A task by its name; `rank` of version 0.10 is `ranking` until version 0.12.
+
+    Raises:
+        ValueError: an unknown task.
+    """
+    if task == "rank":
+        warnings.warn("task='rank' is called 'ranking' now", FutureWarning, stacklevel=3)
+        task = "ranking"
+    check_choice("task", task, tasks)
+    return task
 
 
 def click_rate(labels: np.ndarray) -> float:

@@ -29,12 +29,16 @@ def checked_rows(rows: Any, task: str) -> Split | OtherRows:
     if not len(rows):
         raise ValueError(f"{rows!r} has no rows")
     labels = rows.labels
-    kind = "rank" if isinstance(labels, Ids) or labels.dtype.kind in "iu" else "multi" if labels.ndim == 2 else "click"
+    kind = (
+        "ranking" if isinstance(labels, Ids) or labels.dtype.kind in "iu" else "multi" if labels.ndim == 2 else "click"
+    )
     if kind != task:
         maker = "from_frame" if isinstance(rows, Split) else "from_batches"
-        right = f"; dr.data.{maker}(..., task='rank') reads labels as the relevant items of each row" * (task == "rank")
+        right = f"; dr.data.{maker}(..., task='ranking') reads labels as the relevant items of each row" * (
+            task == "ranking"
+        )
         raise ValueError(f"the labels of {rows.dataset} are those of task={kind!r}, and this is task={task!r}{right}")
-    if task != "rank":
+    if task != "ranking":
         for name, column in zip(rows.tasks or ("",), labels.reshape(len(rows), -1).T, strict=True):
             clicks, n = int(np.sum(column > 0.5)), len(column) - int(np.isnan(column).sum())
             if clicks in (0, n):

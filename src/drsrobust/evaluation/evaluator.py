@@ -17,7 +17,7 @@ from drsrobust._amounts import amount
 from drsrobust._arguments import check_function, check_instance
 from drsrobust._choices import check_choice
 from drsrobust._html import facts
-from drsrobust.data import Dataset, Split
+from drsrobust.data import Dataset, Split, checked_task
 from drsrobust.evaluation.affected_rows import AffectedRows, CoupledRowsError
 from drsrobust.evaluation.checked_model import check_model
 from drsrobust.evaluation.checked_rows import checked_rows, ids_and_tables
@@ -40,7 +40,7 @@ from drsrobust.metrics.tasks import ClickMetrics, MultiMetrics, RankMetrics
 from drsrobust.mitigation import Mitigation
 from drsrobust.mitigation.base import attached_mitigations
 from drsrobust.models import model_name, state_checksum, state_digest
-from drsrobust.models.scoring import Scoring
+from drsrobust.models.scoring import TASKS, Scoring
 from drsrobust.statistics.columns import OVER_ROWS
 
 
@@ -58,7 +58,7 @@ class Evaluator:
         output: `logit`, or `probability` for outputs after a sigmoid. None: `logit`, with a warning where the scores look like
             probabilities.
         task: `click`: scores [B] or [B, 1], labels 0 or 1; `multi`: scores [B, T] (or a tuple of T columns, or a dictionary by
-            the tasks' names) and labels [n, T]; `rank`: scores [B, items], labels are the relevant items of each row; items
+            the tasks' names) and labels [n, T]; `ranking`: scores [B, items], labels are the relevant items of each row; items
             that a row does not offer (that a user has seen) may have -inf.
         factory: makes the same module, with any weights, in a campaign's worker process. Needed only for models that cannot be
             pickled.
@@ -69,7 +69,7 @@ class Evaluator:
         threshold: probability over which the decision is a click.
         epsilon: change of a logit over which a score counts as changed.
         scores: what AUC, users' lists, decisions and own metrics compare: `probability` (default), float32 as a server returns
-            it, where logits over 17.4 tie; or `logit` (default of `rank`).
+            it, where logits over 17.4 tie; or `logit` (default of `ranking`).
 
     Attributes:
         golden: the evaluation of the model without errors.
@@ -111,11 +111,12 @@ class Evaluator:
         check_module(model)
         check_model(model)
         self.numerics = numerics()
-        self.scoring = Scoring(forward, "logit" if output is None else output, task)
+        self.scoring = Scoring(forward, "logit" if output is None else output, checked_task(task, TASKS))
+        task = self.scoring.task
         if factory is not None:
             check_function("factory", factory, "a function without arguments that makes the module")
         if scores is None:
-            scores = "logit" if task == "rank" else "probability"
+            scores = "logit" if task == "ranking" else "probability"
         k, threshold, epsilon = checked_k(k), checked_threshold(threshold), checked_epsilon(epsilon)
         check_choice("scores", scores, SCORES)
         self._options: dict[str, Any] = {
@@ -145,7 +146,7 @@ class Evaluator:
         self.golden = self._evaluation(golden, None)
         if task == "click" and not self._attached and multiprocessing.parent_process() is None:
             warn_of_chance(self.name, self.golden.auc, self._reach.clicks(rows), len(rows))
-        if output is None and task != "rank" and golden is not None:
+        if output is None and task != "ranking" and golden is not None:
             evidence = self._reach.compared(getattr(rows, "labels", None))
             if evidence is not None:
                 warn_of_probabilities(self.name, *evidence, rows.tasks, self._reach.bounded)
@@ -169,10 +170,10 @@ class Evaluator:
         """Metrics of the task, of the golden scores."""
         rows, options = self.rows, {name: value for name, value in self._options.items() if name != "memory"}
         compare = options.pop("scores")
-        if self.scoring.task == "rank":
+        if self.scoring.task == "ranking":
             if compare != "logit":
                 raise ValueError(
-                    f"scores is {compare!r}; task='rank' compares the scores of a row as they are: 'logit'"
+                    f"scores is {compare!r}; task='ranking' compares the scores of a row as they are: 'logit'"
                 )
             return RankMetrics(rows.labels, golden, k=options["k"], epsilon=options["epsilon"])
         if (accelerator := accelerator_of(device := device_of(self.model))) is not None:

@@ -14,7 +14,7 @@ from drsrobust.metrics.log_loss import entropy
 def check_finite(golden: Any, rows: int, task: str, non_finite: Callable[..., tuple[int, int]]) -> None:
     """Raises ValueError for golden scores (of so many rows) that are not finite; for ranking, items that a row does not offer
     may have -inf. `non_finite` counts them (`Passes.non_finite`)."""
-    rank = task == "rank"
+    rank = task == "ranking"
     nan_rows, inf_rows = non_finite(golden, golden if rank else None)
     if nan_rows or inf_rows:
         infinite, right = ("+inf", "finite, or -inf of masked items") if rank else ("infinite", "finite")

@@ -14,7 +14,7 @@ import numpy as np
 from torch import nn
 
 from drsrobust.evaluation.affected_rows import AffectedRows, CoupledRowsError, near
-from drsrobust.evaluation.passes import Probes, RowsError
+from drsrobust.evaluation.passes import Probes
 from drsrobust.injection import AddressSpace, ErrorMap, FixedCount
 from drsrobust.injection.address_space import TargetTensor
 from drsrobust.injection.apply import AppliedMap
@@ -100,34 +100,6 @@ def probe_tensors(model: nn.Module, reach: AffectedRows, *, reruns: bool, effect
         return _Probing(model, reach, reruns, effects).result()
     except Exception as error:
         return Probes(f"errors in its tensors could not be tried ({type(error).__name__}: {error})" if reruns else None)
-
-
-def unread_tensors(model: nn.Module, few: AffectedRows, intact: Callable[[], bool]) -> tuple[str, ...]:
-    """Tensors that no score depends on, where only passes over all rows show it: flips in each change no score of a few rows,
-    and nothing of a pass. Where flips in all of them do, `ALONE` of them are tried one by one, and the others are not named.
-
-    Args:
-        model: without errors.
-        few: the golden run of a few rows.
-        intact: whether a pass over all rows gives what it gave without errors.
-
-    Raises:
-        RowsError: of `intact`.
-    """
-
-    def unchanged(names: tuple[str, ...]) -> bool:
-        with flipped(model, stored(model), few, names):
-            try:
-                return intact()
-            except RowsError:
-                raise
-            except Exception:  # the model raises where it reads them
-                return False
-
-    names = probe_tensors(model, few, reruns=False, effects=True).unread
-    if names and not unchanged(names):  # some only later rows read
-        names = tuple(name for name in names[:ALONE] if unchanged((name,)))
-    return names
 
 
 @contextmanager

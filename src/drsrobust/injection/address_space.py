@@ -337,15 +337,6 @@ class AddressSpace:
             tensor[entries], word[entries] = index, self.eligible[index].locate_word(local)
         return tensor, word
 
-    def locate_rows(self, positions: np.ndarray, row_bytes: int) -> tuple[np.ndarray, np.ndarray]:
-        """Tensor index (int32) and storage row in that tensor (int64) of ascending positions [n] of storage rows."""
-        rows = [eligible.storage_rows(row_bytes) for eligible in self.eligible]
-        tensor, row = np.empty(len(positions), np.int32), np.empty_like(positions)
-        for index, entries, local in _parts(positions, np.cumsum([len(numbers) for numbers in rows], dtype=np.int64)):
-            tensor[entries] = index
-            row[entries] = local if isinstance(rows[index], range) else rows[index][local]
-        return tensor, row
-
     def extend(self, positions: np.ndarray, length: int) -> np.ndarray:
         """Positions of bits and of the `length` - 1 bits after each (ascending, distinct), cut where their tensor, or their
         run of neighbouring rows, ends."""

@@ -236,25 +236,6 @@ def from_sorted_words(
     )
 
 
-def draw_words(
-    model: ErrorModel, space: AddressSpace, seed: int, copy: int, raw_words: int, first: int | None = None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, int]]:
-    """The words at which errors of a rate per word begin.
-
-    Args:
-        raw_words: raw words that each arrival of the error clock owns.
-        first: how many of them to return; None: all.
-
-    Returns:
-        tensor index (int32) and flat word index (int64) [n], raw words uint64 [n, first], and the error map's `n_sites` and
-        `n_events`.
-    """
-    clock = model.clock(space.words, seed, copy)
-    position, order = clock.arrivals(model.rate)
-    raw = clock.values(order, raw_words, first=first)
-    return *space.locate_words(position), raw, {"n_sites": clock.n, "n_events": len(position)}
-
-
 @dataclass(frozen=True)
 class Sum(ErrorModel):
     """Several error models at once, made by `a + b`: a bit is wrong if one or more of them hit it.

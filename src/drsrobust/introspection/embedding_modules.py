@@ -129,11 +129,6 @@ def torchrec() -> ModuleType:
     return torchrec
 
 
-def is_collection(module: nn.Module) -> bool:
-    """Whether a module is one of TorchRec's embedding collections (plain, fused, quantized or sharded)."""
-    return type(module).__name__.endswith(("EmbeddingBagCollection", "EmbeddingCollection"))
-
-
 def table_configs(module: nn.Module) -> list[Any] | None:
     """The configurations (`name`, `num_embeddings`, `feature_names`) of a TorchRec collection's tables, else None."""
     for method in ("embedding_bag_configs", "embedding_configs"):

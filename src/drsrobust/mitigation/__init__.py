@@ -7,6 +7,5 @@ from drsrobust.mitigation.activations.sites import KINDS, clip_sites
 from drsrobust.mitigation.base import Composed, Cost, Detection, Mitigation, Screened
 from drsrobust.mitigation.memory.base import StorageProtection, storage_overhead
 from drsrobust.mitigation.memory.ecc import ECC, SECDED
-from drsrobust.mitigation.memory.weight_range import WeightRange
 
 __getattr__, __dir__, __all__ = face(__name__)

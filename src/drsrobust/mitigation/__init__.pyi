@@ -21,7 +21,6 @@ from drsrobust.mitigation.memory.ecc import SECDED as SECDED
 from drsrobust.mitigation.memory.ecc import UNCORRECTABLE as UNCORRECTABLE
 from drsrobust.mitigation.memory.ecc import secded as secded
 from drsrobust.mitigation.memory.protected_words import NO_ERRORS as NO_ERRORS
-from drsrobust.mitigation.memory.weight_range import WeightRange as WeightRange
 from drsrobust_extras.protection.abft.embedding import ABFTEmbeddingBag as ABFTEmbeddingBag
 from drsrobust_extras.protection.abft.linear import ABFTLinear as ABFTLinear
 from drsrobust_extras.protection.bit_protection import BitProtection as BitProtection
@@ -31,5 +30,6 @@ from drsrobust_extras.protection.on_die import OnDieECC as OnDieECC
 from drsrobust_extras.protection.parity import ParityZero as ParityZero
 from drsrobust_extras.protection.replication import Replication as Replication
 from drsrobust_extras.protection.scrubbing import Scrubbing as Scrubbing
+from drsrobust_extras.protection.weight_range import WeightRange as WeightRange
 from drsrobust_extras.protection.zero_space import ZeroSpaceECC as ZeroSpaceECC
 from drsrobust_extras.protection.zero_space import reserve_bits as reserve_bits

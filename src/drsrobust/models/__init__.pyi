@@ -1,5 +1,3 @@
-from drsrobust.models.layers import Fields as Fields
-from drsrobust.models.layers import FirstOrderModel as FirstOrderModel
 from drsrobust.models.layers import check_sizes as check_sizes
 from drsrobust.models.layers import embedding_tables as embedding_tables
 from drsrobust.models.layers import empty_layers as empty_layers

@@ -18,7 +18,7 @@ from torch import nn
 
 from drsrobust._arguments import check_function, check_whole, wrong
 from drsrobust._choices import check_choice
-from drsrobust.data import Split
+from drsrobust.data import Split, checked_task
 from drsrobust.introspection.calling import Forward, call
 from drsrobust.introspection.spread import is_sharded, process_group
 from drsrobust.introspection.tensors import inner_tensors, is_sparse, is_wrapper, named_tensors, sparse_parts
@@ -31,7 +31,7 @@ BATCH = 2048  # rows; a multiple of 32
 JOINED = 32  # batches whose outputs are put into one tensor
 ROUNDING = 1e-6  # by which probabilities may pass 0 and 1, as sums of a softmax in float32 do
 OUTPUTS = ("logit", "probability")
-TASKS = ("click", "multi", "rank")
+TASKS = ("click", "multi", "ranking")
 
 
 class PaddedBatches(Sequence["Batch"]):
@@ -89,7 +89,7 @@ class Scoring:
     Args:
         forward: forward(model, batch) -> output; None: as in `introspection.calling.call`.
         output: `logit`, or `probability`, of which the logit is taken, clipped to the logits of float32 probabilities.
-        task: `click` (output [B] or [B, 1]), `multi` ([B, T]; a dictionary or tuple of T outputs [B] or [B, 1]) or `rank`
+        task: `click` (output [B] or [B, 1]), `multi` ([B, T]; a dictionary or tuple of T outputs [B] or [B, 1]) or `ranking`
             ([B, items]).
         tasks: names of the tasks, in the order of the labels; a dictionary of outputs is read by them.
 
@@ -106,7 +106,7 @@ class Scoring:
         if self.forward is not None:
             check_function("forward", self.forward, "a function, forward(model, batch)")
         check_choice("output", self.output, OUTPUTS)
-        check_choice("task", self.task, TASKS)
+        object.__setattr__(self, "task", checked_task(self.task, TASKS))
 
     def __call__(self, model: nn.Module, batch: Any) -> torch.Tensor:
         """Scores of one batch, on the model's device: [B], or [B, T] or [B, items].
@@ -174,7 +174,7 @@ class Scoring:
         return [outputs[name] for name in self.tasks]
 
     def _wanted(self) -> str:
-        shapes = "task='click' takes scores [B] or [B, 1], 'multi' [B, tasks], 'rank' [B, items]"
+        shapes = "task='click' takes scores [B] or [B, 1], 'multi' [B, tasks], 'ranking' [B, items]"
         return (
             f"{shapes}, and this is task={self.task!r}; forward=lambda model, batch: ... can pick them from the output"
         )

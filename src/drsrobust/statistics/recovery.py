@@ -110,7 +110,7 @@ def _paired(labels: dict, key: tuple, trials: "dict[tuple, pd.DataFrame]") -> "p
 def _numbers(pairs: "pd.DataFrame", confidence: float) -> dict:
     golden = float(pairs["auc_golden"].iloc[0])
     if np.isnan(golden):
-        raise ValueError("recovery is of AUC, which these trials do not have, as those of task='rank'")
+        raise ValueError("recovery is of AUC, which these trials do not have, as those of task='ranking'")
     raised = pairs[["auc", "auc_faulty"]].isna().any(axis=1)
     outcome = pairs.assign(auc_drop=golden - pairs["auc_faulty"], outcome=np.where(raised, "raised", "ok"))
     strata = Strata.of(outcome)

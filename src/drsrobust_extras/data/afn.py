@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from drsrobust.data import Schema
-from drsrobust.models import Fields, FirstOrderModel, check_sizes, mlp
+from drsrobust.models import check_sizes, mlp
+from drsrobust_extras.data.fields import Fields, FirstOrderModel
 
 if TYPE_CHECKING:
     from torchrec import KeyedJaggedTensor

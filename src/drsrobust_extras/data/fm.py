@@ -9,7 +9,8 @@ import torch
 
 from drsrobust.data import Schema
 from drsrobust.extend import torchrec
-from drsrobust.models import Fields, FirstOrderModel, check_sizes, embedding_tables, mlp
+from drsrobust.models import check_sizes, embedding_tables, mlp
+from drsrobust_extras.data.fields import Fields, FirstOrderModel
 
 if TYPE_CHECKING:
     from torchrec import KeyedJaggedTensor

@@ -9,10 +9,9 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from drsrobust.data import DATA_TASKS, Ids
+from drsrobust.data import Ids, checked_task
 from drsrobust.evaluation import OtherRows
 from drsrobust.extend import (
-    check_choice,
     check_names,
     check_number,
     check_text,
@@ -65,10 +64,10 @@ class Batches(OtherRows):
 
     def of_task(self, task: str) -> "Batches":
         """Labels that are all 0 hold no click, and for ranking say that the first candidate is the relevant one."""
-        if task != "rank" or isinstance(self.labels, Ids) or self.labels.ndim != 1 or self.labels.any():
+        if task != "ranking" or isinstance(self.labels, Ids) or self.labels.ndim != 1 or self.labels.any():
             return self
         first = Ids(np.zeros(len(self), np.int64), np.ones(len(self), np.int32))
-        return dataclasses.replace(self, labels=first, prior=0.5)  # as from_batches(..., task="rank") makes them
+        return dataclasses.replace(self, labels=first, prior=0.5)  # as from_batches(..., task="ranking") makes them
 
 
 def from_batches(
@@ -95,7 +94,7 @@ def from_batches(
             tasks, NaN where a label was not observed; for ranking the relevant item [B], lists of items, or flags 0 and 1 of
             all items [B, items]. None: `batch.labels`, the last element of a tuple or list, or the key `label` or `labels`.
         user: batch -> ids of users [B]: whole numbers, or text, which is numbered in alphabetical order.
-        task: `click` or `rank`; None: by the labels: `click` where all are 0 and 1, as are the numbers of the relevant items
+        task: `click` or `ranking`; None: by the labels: `click` where all are 0 and 1, as are the numbers of the relevant items
             where that is always the first of some candidates.
         prior: click rate of training rows; None: of these rows.
         tasks: names of several tasks; else `task_0`, `task_1`, ...
@@ -110,7 +109,7 @@ def from_batches(
             batches have rows in the same memory, or an iterable that does not end.
     """
     if task is not None:
-        check_choice("task", task, DATA_TASKS)
+        task = checked_task(task)
     if not isinstance(batches, Iterable) or isinstance(batches, str | bytes | Mapping | type):
         raise wrong("batches", "a DataLoader, a list or another iterable", batches)
     for what, column in (("label", label), ("user", user)):
@@ -219,7 +218,7 @@ def _joined(arrays_given: list[Any], task: str | None, unobserved: Any) -> tuple
         shapes = [list(array.shape) for array in arrays][:3]
         raise ValueError(f"labels of batches have the shapes {shapes}; they must be [B] or [B, T]")
     labels = np.concatenate(arrays)
-    several = labels.ndim == 2 and task != "rank"
+    several = labels.ndim == 2 and task != "ranking"
     if unobserved is not None:
         if not several:
             raise ValueError(
@@ -227,14 +226,14 @@ def _joined(arrays_given: list[Any], task: str | None, unobserved: Any) -> tuple
             )
         labels = np.where(labels == unobserved, np.nan, labels)
     zero_or_one = (labels == 0) | (labels == 1)
-    if task != "rank" and (zero_or_one | (np.isnan(labels) & several)).all():
+    if task != "ranking" and (zero_or_one | (np.isnan(labels) & several)).all():
         return labels.astype(np.float32), sizes
-    if task == "rank" and labels.ndim == 2 and zero_or_one.all():
+    if task == "ranking" and labels.ndim == 2 and zero_or_one.all():
         return Ids(np.nonzero(labels)[1].astype(np.int64), np.count_nonzero(labels, axis=1).astype(np.int32)), sizes
     if task != "click" and labels.ndim == 1 and _are_items(labels, task):
         some = labels >= 0
         return Ids(labels[some].astype(np.int64), some.astype(np.int32)), sizes
-    if task == "rank" and labels.ndim == 2:
+    if task == "ranking" and labels.ndim == 2:
         raise ValueError(
             f"labels have the shape [B, {labels.shape[1]}]; for ranking they are items [B], lists of items, or flags 0 and 1 "
             "of all items [B, items]"
@@ -249,7 +248,7 @@ def _are_items(labels: np.ndarray, task: str | None) -> bool:
     if labels.dtype.kind in "iu":
         return labels.max() < 2**63
     return (
-        task == "rank"
+        task == "ranking"
         and labels.dtype.kind == "f"
         and bool((labels == np.trunc(labels)).all())
         and labels.max() < 2**53

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from drsrobust.data import DATA_TASKS, Dataset, Feature, Ids, Schema, Split
+from drsrobust.data import Dataset, Feature, Ids, Schema, Split, checked_task
 from drsrobust.extend import (
     check_choice,
     check_instance,
@@ -62,7 +62,7 @@ def from_frame(
     Args:
         frame: of pandas, polars or Arrow, or anything with `__arrow_c_stream__`.
         label: a column of 0 and 1 (also booleans, or text such as `yes` and `no`), or several, of as many tasks; with
-            `task="rank"` a column of the relevant item, or of lists. Of several tasks a missing label was not observed: the
+            `task="ranking"` a column of the relevant item, or of lists. Of several tasks a missing label was not observed: the
             metrics of the task leave the row out.
         dense: columns of numbers.
         sparse: columns of ids, or of lists of several ids per row. Whole numbers, also as floats or booleans, are ids as they
@@ -70,8 +70,8 @@ def from_frame(
             categories, polars' Enum, an ordered dictionary); other dictionaries, as polars' Categorical, count as the values
             that they hold. A warning says which.
         user: a column of whole numbers or text, for metrics by user.
-        task: `click`, also for several tasks; or `rank`.
-        vocabulary: sparse column (or, with `task="rank"`, label) -> its values, whose positions, from 0, are the ids.
+        task: `click`, also for several tasks; or `ranking`.
+        vocabulary: sparse column (or, with `task="ranking"`, label) -> its values, whose positions, from 0, are the ids.
         missing: of sparse columns. `refuse` refuses missing values. `category` gives them an id that no other value has: 0
             where text is numbered from 1; the one after the vocabulary or the categories; where whole numbers are ids, the last
             one of `cardinalities`, else the one after the largest. A warning says which.
@@ -87,7 +87,7 @@ def from_frame(
             other than 0 and 1, values that are not in the vocabulary, ids that are negative, not whole or too large, shares
             that do not sum to 1.
     """
-    check_choice("task", task, DATA_TASKS)
+    task = checked_task(task)
     name, seed = check_text("name", name), check_seed(seed)
     one_label = isinstance(label, str | Integral)
     labels = _names("label", [label] if one_label else label)
@@ -111,11 +111,11 @@ def from_frame(
         raise ValueError(f"column {twice[0]!r} is named twice; each is a label, dense or sparse")
     if not (n := len(get[labels[0]])):
         raise ValueError("there are no rows")
-    names = _by_text(vocabulary, "vocabulary", [*sparse, *(labels if task == "rank" else ())])
+    names = _by_text(vocabulary, "vocabulary", [*sparse, *(labels if task == "ranking" else ())])
     features, ids, notes = _encoded({column: get[column] for column in sparse}, "column", names, cardinalities, missing)
-    if task == "rank":
+    if task == "ranking":
         if not one_label and len(labels) > 1:
-            raise ValueError(f"label is {labels}; task='rank' takes one column, of items or of lists of items")
+            raise ValueError(f"label is {labels}; task='ranking' takes one column, of items or of lists of items")
         targets = _items(get[labels[0]], f"column {labels[0]!r}", names.get(labels[0]), notes)
     else:
         targets = _labels({column: get[column] for column in labels}, unobserved)
@@ -153,7 +153,7 @@ def from_tensors(
     """A data set of n rows from tensors or arrays.
 
     Args:
-        label: [n] of 0 and 1, or [n, T]; with `task="rank"` [n] the relevant item, or (values, lengths [n]).
+        label: [n] of 0 and 1, or [n, T]; with `task="ranking"` [n] the relevant item, or (values, lengths [n]).
         dense: [n, D] or [n].
         sparse: feature -> ids [n], or (values, lengths [n]) of several ids per row.
         user: whole numbers or text [n].
@@ -164,15 +164,15 @@ def from_tensors(
     Raises:
         TypeError, ValueError: as `from_frame`; arrays of different numbers of rows.
     """
-    check_choice("task", task, DATA_TASKS)
+    task = checked_task(task)
     name, seed, tasks = check_text("name", name), check_seed(seed), check_names("tasks", tasks)
     values = _rows_of("label", label[0] if isinstance(label, tuple) and len(label) == 2 else label)
     if not (n := len(label[1]) if isinstance(label, tuple) else len(values)):
         raise ValueError("there are no rows")
     arrays = {name: _id_array(ids, name) for name, ids in _by_text(sparse, "sparse").items()}
-    texts = _by_text(vocabulary, "vocabulary", [*arrays, *(["label"] if task == "rank" else [])])
+    texts = _by_text(vocabulary, "vocabulary", [*arrays, *(["label"] if task == "ranking" else [])])
     features, ids, notes = _encoded(arrays, "feature", texts, cardinalities, missing)
-    if task == "rank":
+    if task == "ranking":
         labels, tasks = _items(_id_array(label, "label"), "label", texts.get("label"), notes), ()
     else:
         by_task = values.reshape(n, -1).T

@@ -7,9 +7,11 @@ import numpy as np
 from torch import nn
 
 from drsrobust.evaluation import Passes, Probes, RowsError
-from drsrobust.extend import AffectedRows, attached_mitigations, cache_folder, unread_tensors
+from drsrobust.extend import AffectedRows, attached_mitigations, cache_folder, flipped, probe_tensors, stored
 from drsrobust.metrics import CLICK, HEADLINE, Headline, OwnMetric, StreamedMetrics, split_name
 from drsrobust.models import BATCH, PaddedBatches, Scoring, score
+
+ALONE = 4  # passes, at most, that find out of which tensors flips change scores, where flips in all of them do
 
 
 class StreamError(RowsError):
@@ -114,3 +116,31 @@ class StreamPasses(Passes):
         if name not in HEADLINE:
             split_name(name, CLICK)
             raise ValueError(f"metric {name!r} needs all scores, and a stream keeps none; it has {', '.join(HEADLINE)}")
+
+
+def unread_tensors(model: nn.Module, few: AffectedRows, intact: Callable[[], bool]) -> tuple[str, ...]:
+    """Tensors that no score depends on, where only passes over all rows show it: flips in each change no score of a few rows,
+    and nothing of a pass. Where flips in all of them do, `ALONE` of them are tried one by one, and the others are not named.
+
+    Args:
+        model: without errors.
+        few: the golden run of a few rows.
+        intact: whether a pass over all rows gives what it gave without errors.
+
+    Raises:
+        RowsError: of `intact`.
+    """
+
+    def unchanged(names: tuple[str, ...]) -> bool:
+        with flipped(model, stored(model), few, names):
+            try:
+                return intact()
+            except RowsError:
+                raise
+            except Exception:  # the model raises where it reads them
+                return False
+
+    names = probe_tensors(model, few, reruns=False, effects=True).unread
+    if names and not unchanged(names):  # some only later rows read
+        names = tuple(name for name in names[:ALONE] if unchanged((name,)))
+    return names

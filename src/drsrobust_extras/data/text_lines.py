@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from drsrobust.data import Skipped
-from drsrobust.extend import new_file, other_file, unknown
+from drsrobust.extend import new_file, unknown
+from drsrobust_extras.data.other_files import other_file
 
 BLOCK_BYTES = 8 << 20  # bytes of decompressed text that are parsed at once
 PIECE = 1 << 20  # bytes that are read at once; a truncated gzip file is located to that precision

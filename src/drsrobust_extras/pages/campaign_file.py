@@ -23,8 +23,9 @@ from drsrobust import injection, mitigation
 from drsrobust.campaign import Campaign
 from drsrobust.data import Batches, Dataset, Split, from_frame
 from drsrobust.evaluation import Evaluator
-from drsrobust.extend import expanded, fits, other_file, type_name, unknown
+from drsrobust.extend import expanded, fits, type_name, unknown
 from drsrobust_extras.data.load import load_dataset
+from drsrobust_extras.data.other_files import other_file
 
 _NONE = "none"
 
@@ -142,8 +143,8 @@ class CampaignFile:
             ValueError, TypeError: a setting that the named class or function refuses; the message has the table and the key.
             FileNotFoundError, ImportError: what a setting names is not there.
         """
-        if self.model.task == "rank" and not self.campaign.metrics:
-            raise ValueError("campaign.metrics is missing; task='rank' has no AUC and needs one, as ['ndcg@10']")
+        if self.model.task == "ranking" and not self.campaign.metrics:
+            raise ValueError("campaign.metrics is missing; task='ranking' has no AUC and needs one, as ['ndcg@10']")
         if str(self.folder) not in sys.path:
             sys.path.append(
                 str(self.folder)
@@ -188,7 +189,7 @@ class CampaignFile:
             raise ValueError("rows.label is missing: the name of the column with labels")
         columns = ("label", "dense", "sparse", "user", "vocabulary", "missing", "cardinalities", "split")
         options = {name: getattr(settings, name) for name in columns}
-        options["task"] = "rank" if self.model.task == "rank" else "click"
+        options["task"] = "ranking" if self.model.task == "ranking" else "click"
         return from_frame(_read_frame(self._path("rows.file", settings.file)), **options)
 
     def _model(self, data: Dataset | Split | Batches) -> Any:

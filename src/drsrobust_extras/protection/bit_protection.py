@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from drsrobust.extend import (
-    BitSubset,
     CheckBits,
     Errors,
     ProtectedWords,
@@ -17,14 +16,13 @@ from drsrobust.extend import (
     bit_mask,
     bit_set,
     check_choice,
-    copy_errors,
-    copy_tensor,
     decode_errors,
     distinct,
     wrong,
 )
 from drsrobust.injection import AddressSpace, Target, as_target
 from drsrobust.mitigation import NO_ERRORS, SECDED, DrawContext, Screened, StorageProtection, secded
+from drsrobust_extras.protection.copies import copy_errors, copy_tensor
 from drsrobust_extras.protection.replication import majority
 
 CODES = ("ideal", "tmr", "secded")
@@ -189,3 +187,38 @@ def _label(part: tuple[Target, tuple[int | str, ...]]) -> str:
     texts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
     texts += [bit for bit in bits if isinstance(bit, str)]
     return "+".join(texts) + ("" if str(target) == "all" else f" of {target}")
+
+
+class BitSubset:
+    """Some bits of each protected word, numbered from 0: words ascending, in a word from the lowest bit.
+
+    Args:
+        protected: the words.
+        bits: numbers and fields, as in `BitFlip`.
+    """
+
+    def __init__(self, protected: ProtectedWords, bits: tuple[int | str, ...]) -> None:
+        self._protected, self._region = protected, AddressSpace([protected.tensor], bits).eligible[0]
+        self.masks, self.bits = self._region.masks, self._region.bits
+        self._counts = np.bitwise_count(self.masks).astype(np.int64)
+        self._first = np.cumsum(self._counts) - self._counts
+        self._per_unit = int(self._counts.sum())
+
+    def positions(self, errors: Errors) -> np.ndarray:
+        """Numbers (ascending) of wrong bits, all of which must be in the subset."""
+        local, bit = errors.wrong_bits()
+        place = local % len(self.masks)
+        below = self.masks[place] & (bit_mask(bit) - np.uint64(1))
+        return local // len(self.masks) * self._per_unit + self._first[place] + np.bitwise_count(below)
+
+    def ends(self, local: np.ndarray) -> np.ndarray:
+        """Numbers of the first and last bit of each word that has any: int64 [n, 2]."""
+        place = local % len(self.masks)
+        first = local // len(self.masks) * self._per_unit + self._first[place]
+        count = self._counts[place]
+        return np.stack((first, first + count - 1), axis=1)[count > 0]
+
+    def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Word and bit number of bits by their numbers; the reverse of `positions`."""
+        word, bit = self._region.locate(positions)
+        return self._protected.local(word)[0], bit

@@ -11,7 +11,6 @@ from drsrobust.extend import (
     check_number,
     check_rate,
     check_whole,
-    draw_words,
     from_bits,
     from_words,
     scaled,
@@ -265,8 +264,10 @@ class RowError(ErrorModel):
         places, orders = clock.arrivals(self.rate)
         bits = 8 * self.row_bytes
         columns = [(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint64))]
-        for order, index, row in zip(orders, *space.locate_rows(places, self.row_bytes), strict=True):
-            eligible = space.eligible[index]
+        rows = [eligible.storage_rows(self.row_bytes) for eligible in space.eligible]
+        ends = np.cumsum([len(numbers) for numbers in rows], dtype=np.int64)
+        for order, index, place in zip(orders, np.searchsorted(ends, places, side="right"), places, strict=True):
+            eligible, row = space.eligible[index], rows[index][place - ends[index]]  # counted from the end
             width = eligible.tensor.format.width
             first = row * bits // width
             word = np.arange(first, min(first + bits // width, eligible.tensor.size))
@@ -278,3 +279,22 @@ class RowError(ErrorModel):
         tensor, word, mask = (np.concatenate(column) for column in zip(*columns, strict=True))
         counts = {"requested_rate": self.rate * self.density, "n_sites": clock.n, "n_events": len(places)}
         return from_words(self, space, tensor, word, mask, seed, **counts)
+
+
+def draw_words(
+    model: ErrorModel, space: AddressSpace, seed: int, copy: int, raw_words: int, first: int | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, int]]:
+    """The words at which errors of a rate per word begin.
+
+    Args:
+        raw_words: raw words that each arrival of the error clock owns.
+        first: how many of them to return; None: all.
+
+    Returns:
+        tensor index (int32) and flat word index (int64) [n], raw words uint64 [n, first], and the error map's `n_sites` and
+        `n_events`.
+    """
+    clock = model.clock(space.words, seed, copy)
+    position, order = clock.arrivals(model.rate)
+    raw = clock.values(order, raw_words, first=first)
+    return *space.locate_words(position), raw, {"n_sites": clock.n, "n_events": len(position)}

@@ -12,13 +12,12 @@ from drsrobust.extend import (
     TargetTensor,
     check_choice,
     check_whole,
-    copy_errors,
-    copy_tensor,
     ones,
     wrong,
 )
 from drsrobust.injection import Target
 from drsrobust.mitigation import DrawContext, Screened, StorageProtection
+from drsrobust_extras.protection.copies import copy_errors, copy_tensor
 
 VOTES = ("median", "majority")
 

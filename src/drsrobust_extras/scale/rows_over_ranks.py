@@ -154,7 +154,7 @@ class ShardedRows(Passes):
 
     def check_name(self, name: str) -> None:
         """Raises ValueError for an unknown metric."""
-        split_name(name, RANK if self._scoring.task == "rank" else CLICK)
+        split_name(name, RANK if self._scoring.task == "ranking" else CLICK)
 
 
 def _over_ranks(asked: Asked) -> ShardedRows:

@@ -350,10 +350,10 @@ def test_floats_of_tensors():
 def test_items_of_a_ranking_take_a_vocabulary():
     frame = pd.DataFrame({"next": [["b"], ["a", "c"], []], "seen": ["a", "b", "c"]})
     known = ["c", "b", "a"]
-    data = from_frame(frame, label="next", sparse=["seen"], task="rank", vocabulary={"next": known, "seen": known})
+    data = from_frame(frame, label="next", sparse=["seen"], task="ranking", vocabulary={"next": known, "seen": known})
     assert data.test.labels.values.tolist() == [1, 2, 0] and data.test.labels.lengths.tolist() == [1, 2, 0]
     assert data.test.sparse["seen"].values.tolist() == [2, 1, 0]
     with pytest.raises(ValueError, match="column 'next': 1 values are missing, the first in row 1; fill them$"):
-        from_frame(pd.DataFrame({"next": [1.0, None]}), label="next", task="rank", missing="category")
-    data = from_tensors(label=np.array(["b", "a"]), task="rank", vocabulary={"label": ["a", "b"]})
+        from_frame(pd.DataFrame({"next": [1.0, None]}), label="next", task="ranking", missing="category")
+    data = from_tensors(label=np.array(["b", "a"]), task="ranking", vocabulary={"label": ["a", "b"]})
     assert data.test.labels.values.tolist() == [1, 0]

@@ -53,7 +53,7 @@ def test_tasks_and_items():
     assert tasks.labels.shape == (2, 2) and tasks.tasks == ("task_0", "task_1")
     items = from_batches([(torch.zeros(2, 3), torch.tensor([7, -1]))]).labels
     assert isinstance(items, Ids) and items.values.tolist() == [7] and items.lengths.tolist() == [1, 0]
-    two = from_batches([(torch.zeros(2, 2), torch.tensor([0, 1]))], task="rank").labels
+    two = from_batches([(torch.zeros(2, 2), torch.tensor([0, 1]))], task="ranking").labels
     assert isinstance(two, Ids) and two.values.tolist() == [0, 1]
     lists = from_batches([{"label": [[1, 2], []]}, {"label": [[3]]}])
     assert lists.labels.values.tolist() == [1, 2, 3] and lists.labels.lengths.tolist() == [2, 0, 1]
@@ -250,7 +250,7 @@ def test_other_processes_read_the_same(tmp_path):
             "user of batch 0 is date32.*; users are whole numbers or text",
         ),
         ([(0, torch.tensor([0, 2]))], {"task": "click"}, "labels hold 2; they must be 0 or 1"),
-        (pairs(1), {"task": "ranks"}, "unknown task 'ranks'; did you mean 'rank'"),
+        (pairs(1), {"task": "ranks"}, "unknown task 'ranks'; did you mean 'ranking'"),
         (pairs(1) * 2, {}, r"batches 0 and 1 have batch\[0\] in the same memory"),
         (
             [(0, ["yes", "maybe"])],
@@ -267,12 +267,12 @@ def test_other_processes_read_the_same(tmp_path):
         ),
         (
             [(0, torch.tensor([[0, 5]]))],
-            {"task": "rank"},
+            {"task": "ranking"},
             r"shape \[B, 2\]; for ranking they are items \[B\], .* or flags",
         ),
         (
             [(0, torch.tensor([0.5, 1.0]))],
-            {"task": "rank"},
+            {"task": "ranking"},
             "labels hold 0.5; they must be 0 or 1, or for ranking whole",
         ),
         ([{"label": [[1.5], []]}], {}, r"labels hold the list \[1.5\]; relevant items are whole numbers below 2\*\*63"),

@@ -139,7 +139,7 @@ def test_tasks_and_items(frame):
     frame = frame.assign(bought=[0, 0, 1, 0], next=[[1, 4], [0], [2], []])
     data = from_frame(frame, label=["clicked", "bought"], sparse=["item"])
     assert data.test.labels.tolist() == [[1, 0], [0, 0], [1, 1], [0, 0]] and data.test.tasks == ("clicked", "bought")
-    items = from_frame(frame, label="next", task="rank").test.labels
+    items = from_frame(frame, label="next", task="ranking").test.labels
     assert items.values.tolist() == [1, 4, 0, 2] and items.lengths.tolist() == [2, 1, 1, 0]
 
 
@@ -290,7 +290,7 @@ def test_half_precision_and_negative_items():
     data = from_tensors(label=np.array([0, 1]), dense=torch.tensor([1.5, 2.5], dtype=torch.bfloat16))
     assert data.test.dense.tolist() == [[1.5], [2.5]]
     with pytest.raises(ValueError, match="label holds id -1 in row 1"):
-        from_tensors(label=np.array([3, -1]), task="rank", dense=np.zeros(2))
+        from_tensors(label=np.array([3, -1]), task="ranking", dense=np.zeros(2))
 
 
 BIG = """

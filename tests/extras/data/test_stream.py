@@ -133,8 +133,10 @@ def test_what_needs_all_scores_or_other_processes_is_refused(trained, data):
         dr.Campaign(evaluator, metrics={"mean": lambda labels, scores, *_: scores.mean()}, **errors)
     with pytest.raises(ValueError, match=r"the rows are a stream, which this process alone can make; run\(workers=1\)"):
         dr.Campaign(evaluator, **errors).run(workers=2, progress=False)
-    with pytest.raises(ValueError, match="the labels of a stream are those of task='click', and this is task='rank'"):
-        dr.Evaluator(trained, dr.data.stream(cut(data.test, 300)), task="rank")
+    with pytest.raises(
+        ValueError, match="the labels of a stream are those of task='click', and this is task='ranking'"
+    ):
+        dr.Evaluator(trained, dr.data.stream(cut(data.test, 300)), task="ranking")
 
 
 class Probabilities(torch.nn.Module):

@@ -237,8 +237,8 @@ def test_a_model_and_rows_of_this_library(folder):
         ("own_towers:forward", "own_towers:wrong", r"own_towers.py:\d+ `return .*`: KeyError: 'reader'\n"),
         (
             'forward = "own_towers:forward"',
-            'task = "rank"',
-            "campaign.metrics is missing; task='rank' has no AUC",
+            'task = "ranking"',
+            "campaign.metrics is missing; task='ranking' has no AUC",
         ),
     ],
 )

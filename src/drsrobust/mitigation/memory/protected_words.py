@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from drsrobust.injection.address_space import EligibleBits, TargetTensor
+from drsrobust.injection.address_space import TargetTensor
 from drsrobust.injection.number_formats import Format
 
 
@@ -165,38 +165,3 @@ class ProtectedWords:
             else np.searchsorted(tensor_rows, np.intersect1d(tensor_rows, rows, assume_unique=True))
         )
         return (common[:, None] * self.tensor.row_words + np.arange(self.tensor.row_words)).ravel()
-
-
-class BitSubset:
-    """Some bits of each protected word, numbered from 0: words ascending, in a word from the lowest bit.
-
-    Args:
-        protected: the words.
-        bits: numbers and fields, as in `BitFlip`.
-    """
-
-    def __init__(self, protected: ProtectedWords, bits: tuple[int | str, ...]) -> None:
-        self._protected, self._region = protected, EligibleBits(protected.tensor, bits)
-        self.masks, self.bits = self._region.masks, self._region.bits
-        self._counts = np.bitwise_count(self.masks).astype(np.int64)
-        self._first = np.cumsum(self._counts) - self._counts
-        self._per_unit = int(self._counts.sum())
-
-    def positions(self, errors: Errors) -> np.ndarray:
-        """Numbers (ascending) of wrong bits, all of which must be in the subset."""
-        local, bit = errors.wrong_bits()
-        place = local % len(self.masks)
-        below = self.masks[place] & (bit_mask(bit) - np.uint64(1))
-        return local // len(self.masks) * self._per_unit + self._first[place] + np.bitwise_count(below)
-
-    def ends(self, local: np.ndarray) -> np.ndarray:
-        """Numbers of the first and last bit of each word that has any: int64 [n, 2]."""
-        place = local % len(self.masks)
-        first = local // len(self.masks) * self._per_unit + self._first[place]
-        count = self._counts[place]
-        return np.stack((first, first + count - 1), axis=1)[count > 0]
-
-    def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Word and bit number of bits by their numbers; the reverse of `positions`."""
-        word, bit = self._region.locate(positions)
-        return self._protected.local(word)[0], bit

@@ -122,7 +122,7 @@ def measure(
     """
     space, golden = resolve(evaluator.model, target), evaluator.golden.auc
     if golden is None:
-        raise ValueError("a plan minimises the loss of AUC, which task='rank' does not have")
+        raise ValueError("a plan minimises the loss of AUC, which task='ranking' does not have")
     tensors = tuple(tensor.name for tensor in space.tensors)
     covered = np.ones((len(tensors), 1 + len(candidates)), bool)
     for number, candidate in enumerate(candidates, 1):

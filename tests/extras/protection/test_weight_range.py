@@ -10,8 +10,8 @@ from torch import nn
 
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, ErrorMapMismatch, FixedCount, inject, resolve
-from drsrobust.mitigation.memory.weight_range import WeightRange
 from drsrobust.models import build_model, padded_batches, score, state_digest
+from drsrobust_extras.protection.weight_range import WeightRange
 from tests.mitigation.plain import screened
 
 SMALL = {"afn": {"neurons": 8, "deep_mlp": (16, 16)}}

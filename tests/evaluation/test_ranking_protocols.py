@@ -38,12 +38,12 @@ def test_masked_items_are_no_errors(seen):
     """Metrics are those of scores whose masked items are far below all others, and NaN or infinities of errors are found."""
     model, users = Factors(), torch.arange(ROWS)
     relevant = torch.tensor([int((~row).nonzero()[0]) for row in seen])
-    rows = dr.data.from_batches(iter(batches(users, seen, relevant)), task="rank")
+    rows = dr.data.from_batches(iter(batches(users, seen, relevant)), task="ranking")
     least = torch.finfo(torch.float32).min
     low = dr.Evaluator(
-        model, rows, task="rank", forward=lambda model, batch: model(batch[0]).masked_fill(batch[1], least)
+        model, rows, task="ranking", forward=lambda model, batch: model(batch[0]).masked_fill(batch[1], least)
     )
-    evaluator = dr.Evaluator(model, rows, task="rank", forward=lambda model, batch: model(batch[0], batch[1]))
+    evaluator = dr.Evaluator(model, rows, task="ranking", forward=lambda model, batch: model(batch[0], batch[1]))
     assert (evaluator.golden.outcome, evaluator.golden.nan_rows, evaluator.golden.inf_rows) == ("ok", 0, 0)
     lists = ["ndcg@10", "hit_rate@10", "recall@5", "overlap", "list_changed", "users_harmed"]
     names = [*lists, "score_changed", "deviated_0.01", "median_change"]
@@ -72,10 +72,10 @@ def test_masked_items_are_no_errors(seen):
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_other_scores_that_are_not_finite_are_refused(seen, value):
     model, users = Factors(), torch.arange(ROWS)
-    rows = dr.data.from_batches(iter(batches(users, seen, users % ITEMS)), task="rank")
+    rows = dr.data.from_batches(iter(batches(users, seen, users % ITEMS)), task="ranking")
     with pytest.raises(ValueError, match=r"scores in 128 rows; all must be finite, or -inf of masked items"):
         dr.Evaluator(
-            model, rows, task="rank", forward=lambda model, batch: model(batch[0]).masked_fill(batch[1], value)
+            model, rows, task="ranking", forward=lambda model, batch: model(batch[0]).masked_fill(batch[1], value)
         )
 
 
@@ -98,7 +98,7 @@ def test_the_first_of_some_candidates_is_the_relevant_one(kind):
     def ndcg(labels, **options):
         rows = dr.data.from_batches(iter(batches(users, candidates, labels)), **options)
         forward = lambda model, batch: model(batch[0], candidates=batch[1])  # noqa: E731
-        evaluator = dr.Evaluator(model, rows, forward=forward, task="rank")
+        evaluator = dr.Evaluator(model, rows, forward=forward, task="ranking")
         return evaluator.golden.metric("ndcg@10"), evaluator.rows.fingerprint if kind is torch.int64 else None
 
     with torch.no_grad():
@@ -107,13 +107,24 @@ def test_the_first_of_some_candidates_is_the_relevant_one(kind):
     expected = np.where(places <= 10, 1 / np.log2(1 + places), 0).mean()
     zeros, flags = torch.zeros(ROWS, dtype=kind), torch.eye(20)[torch.zeros(ROWS, dtype=torch.int64)].to(kind)
     assert ndcg(zeros)[0] == pytest.approx(expected)
-    assert ndcg(zeros) == ndcg(zeros, task="rank")
-    assert ndcg(flags, task="rank")[0] == pytest.approx(expected)
+    assert ndcg(zeros) == ndcg(zeros, task="ranking")
+    assert ndcg(flags, task="ranking")[0] == pytest.approx(expected)
     with pytest.raises(
-        ValueError, match=r"those of task='click', .*from_batches\(..., task='rank'\) reads labels as the"
+        ValueError, match=r"those of task='click', .*from_batches\(..., task='ranking'\) reads labels as the"
     ):
         ndcg(torch.arange(ROWS) % 2)
     with pytest.raises(
-        ValueError, match=r"those of task='multi', .*from_batches\(..., task='rank'\) reads labels as the"
+        ValueError, match=r"those of task='multi', .*from_batches\(..., task='ranking'\) reads labels as the"
     ):
         ndcg(flags)
+
+
+def test_the_name_of_version_0_10():
+    rows = dr.data.from_batches([(torch.zeros(2, 3), torch.tensor([[0, 1, 0], [1, 0, 0]]))], task="ranking")
+    with pytest.warns(FutureWarning, match="'ranking'"):
+        assert (
+            dr.Evaluator(
+                torch.nn.Linear(3, 3), rows, forward=lambda model, batch: model(batch[0]), task="rank"
+            ).scoring.task
+            == "ranking"
+        )

@@ -12,12 +12,18 @@ import numpy as np
 import torch
 from torch import nn
 
-from drsrobust._arguments import check_number
-from drsrobust._choices import check_choice
-from drsrobust.injection import AddressSpace, ErrorMap, ErrorMapMismatch, restore_leftovers
-from drsrobust.injection.stored import Stored, hittable, stored
-from drsrobust.injection.words import INTEGER_OF_BYTES
-from drsrobust.mitigation.base import Cost, Mitigation, Screened, confined_name, format_number, tensor_names, widen
+from drsrobust.extend import (
+    Stored,
+    check_choice,
+    check_number,
+    confined_name,
+    format_number,
+    stored,
+    tensor_names,
+    widen,
+)
+from drsrobust.injection import INTEGER_OF_BYTES, AddressSpace, ErrorMap, ErrorMapMismatch, restore_leftovers
+from drsrobust.mitigation import Cost, Mitigation, Screened
 
 PER = ("tensor", "row")
 REPAIRS = ("zero", "clamp")
@@ -201,7 +207,8 @@ class WeightRange(Mitigation):
 def _checkable(entry: Stored) -> bool:
     tensor = entry.tensor
     has_memory = entry.spread is not None or not tensor.is_meta
-    if not hittable(tensor) or tensor.layout != torch.strided or tensor.is_quantized or not has_memory:
+    has_bits = not (tensor.dtype.is_complex or tensor.dtype == torch.bool)
+    if not has_bits or tensor.layout != torch.strided or tensor.is_quantized or not has_memory:
         return False
     return entry.rows is None or entry.dtype.is_floating_point
 
