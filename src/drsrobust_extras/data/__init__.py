@@ -1,1 +1,1 @@
-"""Raw files to data sets, generated sets, and the models of the study."""
+"""Rows of your own, raw files to data sets, generated sets, and the models of the study."""

@@ -1,1 +1,1 @@
-"""Rows that are never in one place, and models over the ranks of a process group."""
+"""Models on a GPU and over the ranks of a process group."""
