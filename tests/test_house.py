@@ -254,6 +254,27 @@ def test_prose_is_plain_english():
     assert found == []
 
 
+@needs_git
+def test_files_that_pages_name_exist():
+    """Of this repository, by a path from its root or from src, or as `evaluation/evaluator.py`, from src/drsrobust."""
+    files = set(tracked.stdout.split("\0"))
+    folders = {path.split("/")[0] for path in files if "/" in path} | {
+        "drsrobust",
+        "drsrobust_extras",
+        "drsrobust_study",
+    }
+    folders |= {path.split("/")[2] for path in files if path.startswith("src/drsrobust/") and path.count("/") > 2}
+    named = {
+        (page, path)
+        for page in files
+        if page.endswith(".md") and page.split("/")[0] not in ("CHANGELOG.md", "figures", "paper")
+        for path in re.findall(r"`([\w./-]+/[\w.-]+\.(?:py|toml|md|ipynb))`", (ROOT / page).read_text())
+        if path.split("/")[0] in folders and "NN_" not in path
+    }
+    missing = {(page, path) for page, path in named if not {path, f"src/{path}", f"src/drsrobust/{path}"} & files}
+    assert len(named) > 20 and not missing
+
+
 def test_test_files_have_names_of_their_own():
     """Where a folder is no package, pytest imports its files by their names alone."""
     names = [path.name for path in (ROOT / "tests").rglob("test_*.py") if not (path.parent / "__init__.py").exists()]
