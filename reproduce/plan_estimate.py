@@ -54,7 +54,7 @@ def trainings(parameters: Mapping[str, Any], models: Path) -> float:
                 continue
             times = neurons / 100 if model == "afn" else 1.0
             count = 1 if trained_once(model, neurons) else len(parameters["train_seeds"])
-            rates = per_row[model, _kind(dataset)] or [max(map(max, per_row.values()))]
+            rates = per_row.get((model, _kind(dataset))) or [max(map(max, per_row.values()))]
             one = mean(rates) * MOST_ROWS.get(model, MOST_ROWS_OF_OTHERS)
             total += count * times * (mean(known[model, dataset]) if (model, dataset) in known else one)
     return total
