@@ -52,5 +52,5 @@ def clean_auc(
         ax.xaxis.set_major_locator(MultipleLocator(0.01) if 0.02 < span < 0.08 else MaxNLocator(3))
     if published is not None:
         ax.axvline(published, linestyle="--", **GUIDE)
-        name_line(ax, published, f"published: {published:g}", axis="x")
+        name_line(ax, published, f"published {published:g}", axis="x")
     return ax

@@ -324,8 +324,10 @@ class _LineName(Annotation):
             for place in self._places:
                 self._move(*place)
                 box = self.get_window_extent(renderer).padded(self.figure.dpi / 36)
-                overflows = box.x0 < frame.x0 or box.x1 > frame.x1 or box.y0 < frame.y0 or box.y1 > frame.y1
-                covered.append((overflows, box.count_contains(points)))
+                outside = max(0.0, frame.x0 - box.x0, box.x1 - frame.x1)
+                if axis == "y":  # at the top of a vertical line there is always room
+                    outside = max(outside, frame.y0 - box.y0, box.y1 - frame.y1)
+                covered.append((outside, box.count_contains(points)))
             self._move(*self._places[covered.index(min(covered))])
             super().draw(renderer)
 
