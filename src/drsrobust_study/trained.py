@@ -9,7 +9,10 @@ from drsrobust.data import Dataset, load_dataset
 from drsrobust.training import default_settings, load_models
 
 # Training rows at most, so that all trainings of the paper's profile fit in a day of two cores. The sets here have fewer.
-MOST_ROWS = {"afm": 1_000_000, "afn": 2_000_000}  # on the 39 features of Criteo ten and a hundred times as slow as the others
+MOST_ROWS = {
+    "afm": 1_000_000,
+    "afn": 2_000_000,
+}  # on the 39 features of Criteo ten and a hundred times as slow as the others
 MOST_ROWS_OF_OTHERS = 2_000_000
 
 
