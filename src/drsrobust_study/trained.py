@@ -10,7 +10,10 @@ from drsrobust.training import default_settings, load_models
 from drsrobust_extras.data.load import load_dataset
 
 # Training rows at most, so that all trainings of the paper's profile fit in a day of two cores. The sets here have fewer.
-MOST_ROWS = {"afm": 1_000_000, "afn": 2_000_000}  # on the 39 features of Criteo ten and a hundred times as slow as the others
+MOST_ROWS = {
+    "afm": 1_000_000,
+    "afn": 2_000_000,
+}  # on the 39 features of Criteo ten and a hundred times as slow as the others
 MOST_ROWS_OF_OTHERS = 2_000_000
 
 
