@@ -129,7 +129,7 @@ def print_plan(profile: Profile, records: list[Record], jobs: int, missing: list
         print(f"memory: up to {most:.1f} GiB a notebook")
     if scaled:
         cpu = sum(scaled.values()) + sum(record.cpu_seconds for record in known.values())
-        print(f"about {cpu / 3600:.0f} hours of CPU time in all that have a record, with these or other parameters")
+        print(f"with records of other parameters too: about {cpu / 3600:.0f} hours of CPU time")
     print(f"this machine has {cores()} cores, {machine()['memory_gib']} GiB")
     if not profile.real:
         print("no data folder was given: the run would use generated data, and say so")

@@ -41,4 +41,4 @@ def test_a_profile_without_a_record_is_scaled(capsys):
     few = replace(profile, parameters={name: other | {"trials": 500 * other["trials"]}})
     print_plan(few, [record], 2, [])
     said = capsys.readouterr().out
-    assert "about 13.9 hours of CPU time, scaled from: a run" in said and "about 14 hours of CPU time in all" in said
+    assert "about 13.9 hours of CPU time, scaled from: a run" in said and "about 14 hours of CPU time\n" in said

@@ -87,9 +87,9 @@ def test_a_record_that_follows_its_file_is_refused(build):
     """The record of 27 November 2026 was rewritten for a table that its commit cannot make: as the sums of another run do, it
     differs from what the run wrote."""
     figures = build() / "laptop" / "figures"
-    table = figures / "04_component_vulnerability_claims.csv"
-    table.write_bytes((ROOT / "figures" / "04_component_vulnerability_claims.csv").read_bytes())
-    with pytest.raises(ValueError, match=r"04_component_vulnerability_claims\.csv is not of this run"):
+    table = figures / "04_component_vulnerability_statements.csv"
+    table.write_bytes((ROOT / "figures" / "04_component_vulnerability_statements.csv").read_bytes())
+    with pytest.raises(ValueError, match=r"04_component_vulnerability_statements\.csv is not of this run"):
         checked_run("laptop", build())
 
 

@@ -50,6 +50,7 @@ def folder(notebook, tmp_path, monkeypatch):
     from drsrobust_extras.pages import plots
 
     monkeypatch.setenv("DRSROBUST_FIGURES", str(tmp_path / "figures"))
+    monkeypatch.setattr(report, "FIGURES", tmp_path / "nothing published")
     ax = plots.new_panels()[0]
     ax.plot([1, 2], [3, 4], label="all")
     ax.set(xlabel="rate", ylabel="AUC")
