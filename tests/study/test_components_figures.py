@@ -40,7 +40,7 @@ def test_layers_per_error_and_in_total():
         ]
     )
     frame.loc[2] = frame.loc[0]
-    frame.loc[2, ["layer", "auc_drop", "auc_drop_low"]] = ["embedding zip", 0.0, -1e-5]
+    frame.loc[2, ["layer", "auc_drop", "auc_drop_low", "auc_drop_high"]] = ["embedding zip", 0.0, -1e-5, 8e-6]
     data = figures.layer_loss_data(frame)
     assert data["layer"].tolist() == ["over_mlp 1", "embedding user", "embedding zip"]
     assert data["total"].tolist() == pytest.approx([1e-4, 9e-6, 0.0])
@@ -49,7 +49,7 @@ def test_layers_per_error_and_in_total():
     figures.layer_loss(data, axes[1], quantity="total")
     assert [t.get_text() for t in axes[0].get_yticklabels()][0] == "over_mlp 1  (10 %)"
     arrows = [line for line in axes[0].lines if line.get_marker() == "<" and len(line.get_xdata())]
-    assert [line.get_xdata().tolist() for line in arrows] == [[2e-5]]  # what is not above 0 shows its upper end
+    assert [line.get_xdata().tolist() for line in arrows] == [[8e-6]]  # what is not above 0 shows its upper end
 
 
 def test_rows_read_often_and_seldom():
