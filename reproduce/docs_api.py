@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from drsrobust._names import MOVED
+from drsrobust._names import MOVED, NAMES, homes_of
 
 # Packages in the order of the index.
 GROUPS = ("injection", "mitigation", "planning", "evaluation", "campaign", "statistics", "plots", "report", "data")
@@ -25,6 +25,7 @@ GROUPS += (
     "allowed_flips",
     "timing",
 )
+_EVERYWHERE = ("drsrobust", "drsrobust.extend")  # faces with names of several packages
 FURTHER = ("fleet_risk.Fleet", "timing.overhead")  # of modules that are no attributes of `drsrobust`
 SHOWN = 6  # links to sections that use a name
 HEADING = re.compile(r"^```.*?^```|^#+ ([^\n]*)", re.DOTALL | re.MULTILINE)  # outside of code
@@ -71,7 +72,8 @@ def _names_of(module: Any) -> list[str]:
 def group(path: str, value: Any) -> str:
     """The package whose page lists a name."""
     home = next((old for old, new in MOVED.items() if f"{value.__module__}.".startswith(f"{new}.")), value.__module__)
-    module = path.split(".")[0] if "." in path else home.split(".")[1]
+    face = next((face for face in NAMES if face not in _EVERYWHERE and path in homes_of(face)), home)
+    module = path.split(".")[0] if "." in path else face.split(".")[1]
     return "campaign" if module == "campaign_file" else module
 
 

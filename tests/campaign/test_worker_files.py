@@ -67,14 +67,14 @@ def test_a_campaign_does_not_run_a_swapped_model(evaluator, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["model.pkl", "rows/batches.pt", "state.safetensors", "sparse.pt", "golden.npy", "rows/more.npy"]
+    "name", ["model.pkl", "batches.pt", "state.safetensors", "sparse.pt", "golden.npy", "more.npy"]
 )
 def test_every_file_is_checked_before_any_is_loaded(batches, tmp_path, name):
     with spec_of(batches, tmp_path / "wk") as spec:
         workers.unpacked(spec)
         assert spec.folder.stat().st_mode & 0o777 == 0o700 and set(spec.files) == {
             "model.pkl",
-            "rows/batches.pt",
+            "batches.pt",
             "state.safetensors",
             "sparse.pt",
             "golden.npy",

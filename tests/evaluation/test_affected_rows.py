@@ -148,7 +148,7 @@ def test_errors_in_an_mlp_look_nothing_up(name, splits):
 def test_a_map_must_be_in_the_model(trained, evaluator):
     with inject(trained, BitFlip(1e-3), seed=1) as error_map:
         pass
-    with pytest.raises(ValueError, match="is not in the model; call rerun inside"):
+    with pytest.raises(ValueError, match="is not in the model; call this inside"):
         evaluator.rerun(error_map)
 
 
