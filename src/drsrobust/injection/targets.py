@@ -40,7 +40,11 @@ class Target(ABC):
     """Which stored words may be hit. `a | b` targets the words of both."""
 
     optimizer: Any = None
-    of_rank: int | None = None  # whose replicas are hit
+
+    @property
+    def of_rank(self) -> int | None:
+        """The rank whose replicas are hit; None: every one."""
+        return None
 
     @abstractmethod
     def choose(self, model: nn.Module, memory: Memory) -> Chosen:
@@ -149,8 +153,7 @@ def _known(text: str, model: nn.Module, memory: Memory) -> str:
     """The end of a message on a target that matches nothing: the nearest names, and those that there are."""
     components = {memory.component[name] for name in memory}
     groups = {group for group in GROUPS if any(group in group_of(component) for component in components)}
-    groups = sorted(groups | set(declared_groups(model)))
-    names = [*sorted(components), *groups]
+    names = [*sorted(components), *sorted(groups | set(declared_groups(model)))]
     if text == "all" and memory:
         return f": the model has no parameters; 'everything' takes its buffers, too; components: {', '.join(names)}"
     near = get_close_matches(text, dict.fromkeys([*names, *_modules(memory), *memory]), n=NEAREST)
