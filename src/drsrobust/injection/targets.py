@@ -40,11 +40,7 @@ class Target(ABC):
     """Which stored words may be hit. `a | b` targets the words of both."""
 
     optimizer: Any = None
-
-    @property
-    def of_rank(self) -> int | None:
-        """The rank whose replicas are hit; None: every one."""
-        return None
+    of_rank: int | None = None  # whose replicas are hit
 
     @abstractmethod
     def choose(self, model: nn.Module, memory: Memory) -> Chosen:
@@ -269,7 +265,7 @@ class Dtype(Target):
         return as_target(self.within).optimizer
 
     @property
-    def of_rank(self) -> int | None:
+    def of_rank(self) -> int | None:  # type: ignore[override]  # that of another target, never set here
         return as_target(self.within).of_rank
 
     def choose(self, model: nn.Module, memory: Memory) -> Chosen:
@@ -324,7 +320,7 @@ class Union(Target):
     parts: tuple[Target, ...]
 
     @property
-    def of_rank(self) -> int | None:
+    def of_rank(self) -> int | None:  # type: ignore[override]  # that of its parts, never set here
         """The rank of its parts, one at most."""
         if len(of_parts := {part.of_rank for part in self.parts}) > 1:
             raise ValueError(
