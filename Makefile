@@ -115,7 +115,7 @@ same: $(STAMP)  ## run PROFILE (default: smoke) at commit BASE and here, and com
 	@test -n "$(BASE)" || { echo "same: name the commit to compare with: make same BASE=main"; exit 2; }
 	@$(BIN)/python -m reproduce.same "$(BASE)" --profile "$(PROFILE)"
 
-lint: $(STAMP)  ## check style (ruff), the one-way rule of imports (import-linter) and the types of public use (mypy)
+lint: $(STAMP)  ## check style (ruff), the one-way rule of imports (import-linter) and types (mypy)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports && $(BIN)/mypy
 
 format: $(STAMP)  ## format the code and strip notebook outputs

@@ -94,14 +94,15 @@ class AffectedRows(Passes):
         self, model: nn.Module, rows: Split | OtherRows, budget: int, scoring: Scoring, flow: Dataflow | None = None
     ) -> None:
         self._model, self.n, self._scoring, self._rows = model, len(rows), scoring, rows
-        self._split = rows if isinstance(rows, Split) else None
+        self._split: Split | Any = None  # of rows in batches
         accelerator = accelerator_of(device_of(model))
         self.batches: list[Any] | _IndexedBatches
-        if self._split is None:
+        lookups: BatchLookups | SplitLookups
+        if isinstance(rows, OtherRows):
             self.batches, lookups = list(rows.batches), BatchLookups(model, rows.sizes)
             self._ends = np.cumsum(rows.sizes)
         else:
-            self._size, lookups = DEVICE_BATCH if accelerator else BATCH, SplitLookups(model, rows)
+            self._split, self._size, lookups = rows, DEVICE_BATCH if accelerator else BATCH, SplitLookups(model, rows)
             if accelerator and self.n <= IN_MEMORY:
                 self._split, lookups = accelerator.rows(model, rows)
             self.batches = _IndexedBatches(self._split, self._size)
@@ -139,19 +140,19 @@ class AffectedRows(Passes):
     def few_rows(self) -> "AffectedRows | None":
         """As this, of a few rows; None where rows are scored in the golden run's batches alone. The model must be without
         errors."""
-        if self._split is None or self.all_rows is not None or not self.flow.uniform:
+        if isinstance(self._rows, OtherRows) or self.all_rows is not None or not self.flow.uniform:
             return None
         return self._part(self._rows.take(self._probed), self.flow.effects[:1])
 
     def one_batch(self, number: int) -> "AffectedRows":
         """As this, of one of the golden run's batches. The model must be without errors."""
-        effects = self.flow.effects[number : number + 1]
+        rows: Any = self._rows
+        numbers = slice(number, number + 1)
         if self._split is None:
-            numbers = slice(number, number + 1)
-            return self._part(
-                replace(self._rows, batches=self.batches[numbers], sizes=self._rows.sizes[numbers]), effects
-            )
-        return self._part(self._rows.take(self._range(number)), effects)
+            part = replace(rows, batches=self.batches[numbers], sizes=rows.sizes[numbers])
+        else:
+            part = rows.take(self._range(number))
+        return self._part(part, self.flow.effects[numbers])
 
     def _part(self, rows: Split | OtherRows, effects: list[int]) -> "AffectedRows":
         part = AffectedRows(self._model, rows, PART_BUDGET, self._scoring, self.flow.of_batches(effects))
@@ -271,9 +272,10 @@ class AffectedRows(Passes):
 
     def features(self) -> dict[str, list[str]]:
         """Tables whose readers are known and that scores depend on -> the features that they are looked up with."""
-        known = {} if self.all_rows or self._split is None else self._lookups.tables
+        lookups: Any = self._lookups
+        known = {} if self.all_rows or self._split is None else lookups.tables
         return {
-            table: self._lookups.features(table)
+            table: lookups.features(table)
             for table in known
             if table not in self._unknown and self.flow.read >> self.flow.number[table] & 1
         }
@@ -347,9 +349,9 @@ class AffectedRows(Passes):
             if len(self._replayable) > REMEMBERED:
                 self._replayable.clear()
             self._replayable[hit] = self.flow.replayable(hit, self.cached.modules)
-        numbers = range(len(self.batches)) if numbers is None else numbers.tolist()
-        with self.cached.replaying(self._replayable[hit], self.batches, numbers) as batches:
-            return self._scored(batches, sum(len(range(self.n)[self._range(number)]) for number in numbers))
+        chosen = range(len(self.batches)) if numbers is None else numbers.tolist()
+        with self.cached.replaying(self._replayable[hit], self.batches, chosen) as batches:
+            return self._scored(batches, sum(len(range(self.n)[self._range(number)]) for number in chosen))
 
     def _some_batches(self, hit: int, affected: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         """Scores [n], computed again in the batches of affected rows; the other rows there must stay as they are."""

@@ -48,7 +48,7 @@ class CachedOutputs:
         self.nbytes = sum(self._storages.values())
 
     @contextmanager
-    def recording(self, batches: list) -> Iterator[Iterator]:
+    def recording(self, batches: Iterable[Any]) -> Iterator[Iterator[Any]]:
         """Yields an iterator over the batches; caches the modules' outputs meanwhile."""
         full = not self._modules or not self._budget
 

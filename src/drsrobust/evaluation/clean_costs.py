@@ -1,7 +1,7 @@
 """What mitigations cost without errors."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from drsrobust._arguments import check_instance, check_items
 from drsrobust.evaluation.evaluation import compared
@@ -36,7 +36,8 @@ def clean_cost(evaluator: Evaluator, mitigations: Iterable[Mitigation]) -> "pd.D
     if evaluator.scoring.task != "click":
         raise ValueError(f"clean_cost compares AUC, which task={evaluator.scoring.task!r} does not have")
 
-    labels, scores, rows = evaluator.rows.labels, evaluator.options["scores"], []
+    labels: Any = evaluator.rows.labels
+    scores, rows = evaluator.options["scores"], []
     golden = compared(evaluator.golden, scores)
     for mitigation in mitigations:
         with evaluator.under(mitigation) as guarded:

@@ -81,20 +81,8 @@ class Escapes(TorchFunctionMode):
 
 # Operations after which scores may be probabilities, and those whose results may have any value again.
 _BOUNDED = {"sigmoid", "hardsigmoid", "softmax", "exp", "tanh", "hardtanh", "clamp", "erf", "special_ndtr"}
-_UNBOUNDED = {
-    "mm",
-    "addmm",
-    "bmm",
-    "baddbmm",
-    "mv",
-    "addmv",
-    "dot",
-    "linear",
-    "convolution",
-    "log",
-    "logit",
-    "log_sigmoid",
-}
+_PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "linear", "convolution"}
+_UNBOUNDED = _PRODUCTS | {"log", "logit", "log_sigmoid"}
 
 _PLAIN = (int, float, bool, str, bytes, type(None), torch.dtype, torch.device)
 
@@ -205,7 +193,8 @@ class Dataflow:
 def trace_dataflow(model: nn.Module, batches: Iterable[Any], scoring: Scoring) -> tuple[Dataflow, list[np.ndarray]]:
     """Traces a forward pass of each batch, to the first problem; returns the dependences and the scores of each batch."""
     everything, modules = listed(model), named_modules(model)
-    flow, scores = Dataflow({entry.name: i for i, entry in enumerate(everything)}), []
+    scores: list[np.ndarray] = []
+    flow = Dataflow({entry.name: i for i, entry in enumerate(everything)})
     if any(is_compiled(module) for module in model.modules()):
         flow.problem = "the model is compiled"
         return flow, scores
@@ -213,7 +202,7 @@ def trace_dataflow(model: nn.Module, batches: Iterable[Any], scoring: Scoring) -
         dispatch = _Dispatch(flow, {entry.name: entry.tensor for entry in everything}, modules)
         with evaluating(model), intercepted(dict(modules), dispatch.around):
             for batch in batches:
-                scores.append(dispatch.trace(lambda batch=batch: scoring(model, batch)))
+                scores.append(dispatch.trace(scoring, model, batch))
                 if flow.problem:
                     break
     except Exception as error:  # an error of the model itself is raised again in the golden run
@@ -284,11 +273,11 @@ class _Dispatch(TorchDispatchMode):
         self._output_of: dict[int, list[_Call]] = {}  # storage -> ended calls whose output it is
         self._alive = []
 
-    def trace(self, scores_of: Callable[[], torch.Tensor]) -> np.ndarray:
+    def trace(self, scores_of: Callable[..., torch.Tensor], *arguments: Any) -> np.ndarray:
         """The scores of one batch, float32 (float64 if the model's are)."""
         self._begin()
         with Escapes(self.escaped), self:
-            scores = scores_of()
+            scores = scores_of(*arguments)
         flow = self._flow
         flow.effects.append(self.read | self.depends(scores) | self.control)
         flow.control |= self.control

@@ -40,7 +40,7 @@ class Evaluation:
     inf_rows: int | None = None
     scores: np.ndarray | None = field(default=None, repr=False)
     error: str | None = None
-    _reference: TaskMetrics | None = field(default=None, repr=False)
+    _reference: Any = field(default=None, repr=False)  # TaskMetrics
     _changed: np.ndarray | None = field(default=None, repr=False)
 
     @property
@@ -79,7 +79,7 @@ class Evaluation:
         return self._reference.measures(names, self.scores, self._changed)
 
 
-def compared(result: Evaluation, scores: str) -> np.ndarray | None:
+def compared(result: Evaluation, scores: str) -> np.ndarray | Any:
     """The scores of a result, float32 in the shape of `result.scores`, that AUC and own metrics compare (`scores` of
     `Evaluator`); None if there are none."""
     return result.scores if scores == "logit" else result.probabilities

@@ -119,13 +119,7 @@ class Evaluator:
             scores = "logit" if task == "ranking" else "probability"
         k, threshold, epsilon = checked_k(k), checked_threshold(threshold), checked_epsilon(epsilon)
         check_choice("scores", scores, SCORES)
-        self._options: dict[str, Any] = {
-            "memory": memory,
-            "k": k,
-            "threshold": threshold,
-            "epsilon": epsilon,
-            "scores": scores,
-        }
+        self._options: dict[str, Any] = dict(memory=memory, k=k, threshold=threshold, epsilon=epsilon, scores=scores)
         budget = amount(memory)
         rows = checked_rows(rows, task)
         self.scoring = replace(self.scoring, tasks=tuple(rows.tasks))
@@ -144,8 +138,9 @@ class Evaluator:
         self._probes: list[Probes] = []  # shared with evaluators that share the golden run
         self._warned = self._reach.announced
         self.golden = self._evaluation(golden, None)
-        if task == "click" and not self._attached and multiprocessing.parent_process() is None:
-            warn_of_chance(self.name, self.golden.auc, self._reach.clicks(rows), len(rows))
+        auc = self.golden.auc if task == "click" else None
+        if auc is not None and not self._attached and multiprocessing.parent_process() is None:
+            warn_of_chance(self.name, auc, self._reach.clicks(rows), len(rows))
         if output is None and task != "ranking" and golden is not None:
             evidence = self._reach.compared(getattr(rows, "labels", None))
             if evidence is not None:
@@ -168,7 +163,8 @@ class Evaluator:
 
     def _metrics(self, golden: Any) -> TaskMetrics:
         """Metrics of the task, of the golden scores."""
-        rows, options = self.rows, {name: value for name, value in self._options.items() if name != "memory"}
+        rows: Any = self.rows
+        options = {name: value for name, value in self._options.items() if name != "memory"}
         compare = options.pop("scores")
         if self.scoring.task == "ranking":
             if compare != "logit":
@@ -273,8 +269,9 @@ class Evaluator:
         if self._probes:
             return self._probes[0]
         if known is None and self._reach.traced:
+            reach: Any = self._reach  # traced passes are `AffectedRows`
             computes = any(mitigation.computes for mitigation in self._attached)
-            known = probe_tensors(self.model, self._reach, reruns=self.full_run is None, effects=not computes)
+            known = probe_tensors(self.model, reach, reruns=self.full_run is None, effects=not computes)
         elif known is None:
             known = self._reach.probe()
         self._probes.append(known := known or Probes())
@@ -342,7 +339,7 @@ class Evaluator:
                 guarded = copy.copy(self)
                 guarded._attached = attached_mitigations(self.model)
             elif guarded is None:
-                how = {"forward": self.scoring.forward, "output": self.scoring.output, "task": self.scoring.task}
+                how: dict[str, Any] = {name: getattr(self.scoring, name) for name in ("forward", "output", "task")}
                 guarded = Evaluator(self.model, self.rows, factory=self.factory, **how, **self._options)
                 guarded.name = self.name
                 if mitigation.ordered:  # reruns have batches of other rows

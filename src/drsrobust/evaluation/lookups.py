@@ -39,7 +39,7 @@ class Readers:
     """
 
     def __init__(self, ids: Ids) -> None:
-        self._ids, self._ends = ids, None if ids.lengths is None else _stored(ids.ends())
+        self._ids, self._ends = ids, None if (ends := ids.ends()) is None else _stored(ends)
         values = np.asarray(ids.values)
         self.cardinality = int(values.max()) + 1 if len(values) else 0
         self._shift = 0
@@ -234,7 +234,7 @@ class SplitLookups(Lookups):
         self._call_features: dict[str, list[set[str]]] = {}  # module -> features of each of its calls in a batch
         self._wrong: set[str] = set()
         self._calls: dict[str, int] = {}
-        self._batch: Any = None
+        self._batch: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         self._groups: dict[int, list[_Group]] | None = None
 
     def why_unknown(self, table: str) -> str | None:
@@ -247,7 +247,7 @@ class SplitLookups(Lookups):
         return np.unique(np.concatenate([readers.ids() for readers in self._readers_of(table)]))
 
     def _readers_of(self, table: str) -> list[Readers]:
-        features = self.features(table)
+        features: Any = self.features(table)  # known: `why_unknown` is asked first
         for feature in features:
             if feature not in self._readers:
                 self._readers[feature] = Readers(self._split.sparse[feature])
@@ -372,7 +372,7 @@ class BatchLookups(Lookups):
                 self._note(table, ids)
 
     def _seen_collection(self, name: str, inputs: tuple) -> None:
-        jagged = next((value for value in inputs if sparse_type(value) == "KeyedJaggedTensor"), None)
+        jagged: Any = next((value for value in inputs if sparse_type(value) == "KeyedJaggedTensor"), None)
         for table, features in self._configs[name].items():
             for feature in features:
                 has_feature = jagged is not None and feature in set(jagged.keys())

@@ -3,7 +3,7 @@
 Rows of a Split, or in batches of their own, in one process are `AffectedRows`. Further rows make their passes themselves
 (`OtherRows`), and other kinds of models are registered (`register_passes`); an evaluator asks nothing else about them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +15,7 @@ from drsrobust.evaluation.evaluation import non_finite_rows
 from drsrobust.models import Scoring
 
 if TYPE_CHECKING:
+    from drsrobust.data import Ids
     from drsrobust.evaluation.evaluation import TaskMetrics
     from drsrobust.injection import ErrorMap
     from drsrobust.introspection.ranks import Ranks
@@ -135,6 +136,12 @@ class OtherRows:
     tasks: tuple[str, ...] = ()
     fingerprint: str
     here_alone: str | None = None
+    # Of rows in batches alone; without values, which fields of a dataclass would take for defaults.
+    batches: Sequence[Any]
+    sizes: np.ndarray
+    labels: "np.ndarray | Ids"
+    users: np.ndarray | None
+    prior: float
 
     def of_task(self, task: str) -> "OtherRows":
         """These rows for a task of an evaluator.

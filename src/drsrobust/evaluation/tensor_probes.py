@@ -132,9 +132,9 @@ class _Probing:
                 return Probes(self._why)
             if changed is False and self._counts(name):
                 unchanged.append(name)
-        for part in [self._small, *self._batches.values()]:
-            if part is not None and self._why is None:
-                self._check(part)
+        for rows in [self._small, *self._batches.values()]:
+            if rows is not None and self._why is None:
+                self._check(rows)
         if self._reruns and self._why is None:
             unread = self._probe_unread()
         if self._why is not None:

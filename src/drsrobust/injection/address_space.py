@@ -394,7 +394,7 @@ def union_bits(spaces: Iterable[AddressSpace]) -> int:
     for group in by_name.values():
         tensor = group[0].tensor
         if all(eligible.tensor.rows is None for eligible in group):
-            row_counts = [(np.ones(len(group), bool), tensor.size)]
+            row_counts: Iterable[tuple[np.ndarray, int]] = [(np.ones(len(group), bool), tensor.size)]
         else:  # which of the group target a row, and how many words such rows have
             is_member = np.zeros((tensor.size // tensor.row_words, len(group)), bool)
             for number, eligible in enumerate(group):

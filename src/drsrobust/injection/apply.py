@@ -30,14 +30,20 @@ Span = tuple[int, int]  # first byte and end of a tensor's memory
 class Flips(Protocol):
     """The part of an `ErrorMap` that is applied."""
 
-    fingerprint: tuple[Any, ...]
-    word: np.ndarray
-    mask: np.ndarray
-    original: np.ndarray | None
-    depends: np.ndarray | None
-    rank: int | None
-    on_device: Any
-
+    @property
+    def fingerprint(self) -> tuple[Any, ...]: ...
+    @property
+    def word(self) -> np.ndarray: ...
+    @property
+    def mask(self) -> np.ndarray: ...
+    @property
+    def original(self) -> np.ndarray | None: ...
+    @property
+    def depends(self) -> np.ndarray | None: ...
+    @property
+    def rank(self) -> int | None: ...
+    @property
+    def on_device(self) -> Any: ...
     def by_tensor(self) -> Iterator[tuple[int, slice]]: ...
 
 
@@ -93,7 +99,8 @@ class OpenChanges:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self._changes: list[Change] = []
-        os.register_at_fork(after_in_child=self.lock._at_fork_reinit)  # another thread of the parent may hold it
+        # Another thread of the parent may hold it.
+        os.register_at_fork(after_in_child=self.lock._at_fork_reinit)  # type: ignore[attr-defined]  # not in typeshed
 
     def __contains__(self, change: Change) -> bool:
         return change in self._changes
@@ -260,7 +267,7 @@ class AppliedMap(Change):
             OPEN.add(self)
             watch_copies(self.model)
             for hit in hits:
-                self._saved.append((hit.words, hit.index, hit.words.read(hit.index)))
+                self._saved.append((hit.words, hit.places, hit.words.read(hit.places)))
             for (words, index, original), hit in zip(self._saved, hits, strict=True):
                 words.write(index, original ^ hit.mask)
 
@@ -328,7 +335,7 @@ def apply_for_good(error_map: Flips, memory: Mapping[str, Stored]) -> None:
     """Changes the words of a model for good. Arguments and errors as of `AppliedMap`."""
     with OPEN.lock:
         for hit in _words_to_hit(error_map, memory)[0]:
-            hit.words.write(hit.index, hit.words.read(hit.index) ^ hit.mask)
+            hit.words.write(hit.places, hit.words.read(hit.places) ^ hit.mask)
 
 
 class _Hit(NamedTuple):
@@ -337,7 +344,7 @@ class _Hit(NamedTuple):
     name: str
     tensor: torch.Tensor
     words: WordView
-    index: torch.Tensor
+    places: torch.Tensor
     mask: torch.Tensor
 
 
@@ -362,10 +369,10 @@ def _words_to_hit(error_map: Flips, memory: Mapping[str, Stored]) -> tuple[list[
     masks: dict[torch.dtype, np.ndarray] = {}  # of all words, by type
     for number, entries in error_map.by_tensor():
         name, drawn = error_map.fingerprint[number].name, error_map.on_device
-        present = memory[name].tensor
-        if drawn is not None and memory[name].spread is None and present.device == drawn.word.device:
-            words, tensors[name] = WordView(present), present
-            hits.append(_Hit(name, present, words, drawn.word[entries], drawn.mask[entries].to(words.type)))
+        whole = memory[name].tensor
+        if drawn is not None and memory[name].spread is None and whole.device == drawn.word.device:
+            words, tensors[name] = WordView(whole), whole
+            hits.append(_Hit(name, whole, words, drawn.word[entries], drawn.mask[entries].to(words.type)))
             continue
         for tensor, chosen, index in _held(memory[name], error_map.word[entries], error_map.rank):
             words = WordView(tensor)

@@ -33,6 +33,7 @@ class _ChosenBits(ErrorModel):
     """An error model with the field `bits`, of the data: check bits stay clean where it is set."""
 
     unit = "bit"
+    bits: Bits
 
     def __post_init__(self) -> None:
         if self.bits is not None:
@@ -52,6 +53,9 @@ class _ChosenBits(ErrorModel):
 class _CountedFlips(_ChosenBits):
     """An error model of flips, which may be counted in parts of the bits (`critical_bits.Parts`): with the fields `critical`,
     `critical_bits` and `others`, and with or without `mild`."""
+
+    critical: int | str | None
+    critical_bits: CriticalBits | None  # None where `critical` is
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,8 +82,8 @@ class _CountedFlips(_ChosenBits):
 
     def canonical(self) -> str:
         """As of other models, without the fields of a condition where they are None."""
-        form = {"error_model": type(self).__name__, "bits": self.bits} | self._counts
-        if self.critical is not None:
+        form: dict[str, Any] = {"error_model": type(self).__name__, "bits": self.bits} | self._counts
+        if self.critical_bits is not None:
             form |= {"critical_bits": asdict(self.critical_bits)}
         return canonical_json(form)
 
@@ -131,7 +135,7 @@ class BitFlip(_CountedFlips):
     def expected_share(self, space: AddressSpace) -> float:
         """The bit error rate; of a map with numbers of flips in parts of the bits, their share and that of the other flips."""
         eligible = self.eligible(space)
-        if self.critical is None:
+        if self.critical_bits is None:
             return self.ber
         parts, flips, free = self.critical_bits.parts(eligible), 0.0, eligible.bits
         for name, count in self._counts.items():
@@ -158,7 +162,7 @@ class BitFlip(_CountedFlips):
     def sample(self, space: AddressSpace, *, seed: int, copy: int = 0) -> ErrorMap:
         eligible = self.eligible(space)
         error_map = from_rate(self, eligible, self.ber, seed, copy)
-        if self.critical is None:
+        if self.critical_bits is None:
             return error_map
         parts, drawn, free, kept = self.critical_bits.parts(eligible), [], eligible.bits, error_map.mask
         for name, count in self._counts.items():
@@ -218,7 +222,7 @@ class FixedCount(_CountedFlips):
         eligible = self.eligible(space)
         if self.k > eligible.bits:
             raise ValueError(f"k is {self.k}; it must be from 0 to {eligible.bits}, the number of eligible bits")
-        if self.critical is not None:
+        if self.critical_bits is not None:
             self._drawn(self.critical_bits.parts(eligible), np.zeros(2, np.uint64))  # raises
         return self.k / eligible.bits
 
@@ -242,15 +246,14 @@ class FixedCount(_CountedFlips):
 
     def _drawn(self, parts: Parts, raw: np.ndarray) -> tuple[int, int]:
         """The numbers of critical and of other flips of sign and exponent, drawn by two raw words."""
-        others, left = parts.others.bits, parts.others.bits + parts.rest.bits
-        critical = draw_count(self.critical, parts.critical.bits, self.k, raw[0], bits=left + parts.critical.bits)
-        required = "0+" if self.others is None else self.others
-        return critical, draw_count(required, others, self.k - critical, raw[1], "others", bits=left)
+        counts, others, left = self._counts, parts.others.bits, parts.others.bits + parts.rest.bits
+        critical = draw_count(counts["critical"], parts.critical.bits, self.k, raw[0], bits=left + parts.critical.bits)
+        return critical, draw_count(counts.get("others", "0+"), others, self.k - critical, raw[1], "others", bits=left)
 
     def sample(self, space: AddressSpace, *, seed: int, copy: int = 0) -> ErrorMap:
-        eligible = self.eligible(space)
-        counts = {"requested_rate": self.expected_share(space), "n_sites": eligible.bits, "n_events": self.k}
-        if self.critical is None:
+        eligible, share = self.eligible(space), self.expected_share(space)
+        counts: dict[str, Any] = {"requested_rate": share, "n_sites": eligible.bits, "n_events": self.k}
+        if self.critical_bits is None:
             clock = self.clock(eligible.bits, seed, copy)
             return from_bits(self, eligible, clock.first_in_parts(self.k), seed, **counts)
         parts = self.critical_bits.parts(eligible)

@@ -24,15 +24,11 @@ from drsrobust.injection.number_formats import PADDING, TOP, Bits, Format, bit_s
 MAX_SEPARATE_FLIPS = 3  # critical flips whose numbers are strata of their own; at least so many share the last stratum
 MIN_STRATIFIED_PROBABILITY = 0.1  # of at most so many critical flips; under it plain maps take over
 MAX_TAIL_SHARE = 0.05  # of the last stratum, that more flips may have
-PILOT_FLIPS, PILOT_PART = (
-    64,
-    64,
-)  # in a map of a pilot; at most one in so many bits of their kind, so that losses add up
+# In a map of a pilot; at most one in so many bits of their kind, so that losses add up.
+PILOT_FLIPS, PILOT_PART = 64, 64
 # Of the mean loss: a smaller share hardly moves an interval over some hundred trials (measured by `make bench BENCH=coverage`).
 MATERIAL = 0.08
 _AT_LEAST = re.compile(r"(\d+)\+")
-
-
 # How far a mitigation may move errors: within the chip that they lie in, within a word (as a range check, which sets a word to
 # 0), or anywhere.
 SPREAD = ("chip", "word", "anywhere")
@@ -85,7 +81,7 @@ def harmful_pilots(strata: Sequence[Stratum], losses: Sequence[np.ndarray]) -> s
         losses: of the trials of each, without NaN.
     """
     means = [max(0.0, float(values.mean())) if len(values) else 0.0 for values in losses]
-    pilots = {s.name: s.pilot_share * mean for s, mean in zip(strata, means, strict=True) if s.is_pilot}
+    pilots = {s.name: s.pilot_share * mean for s, mean in zip(strata, means, strict=True) if s.pilot_share is not None}
     # Of the strata that are bounded by what was seen the mean may miss what the pilots are about.
     critical = sum(
         s.probability * mean for s, mean in zip(strata, means, strict=True) if not s.is_pilot and not s.unless
@@ -135,8 +131,9 @@ class CriticalBits:
 
     def _among(self, eligible: AddressSpace) -> AddressSpace:
         tensors = []
+        chosen: Any = self.bits  # a tuple since `__post_init__`
         for bits in eligible.eligible:
-            masks = EligibleBits(bits.tensor, self.bits).masks
+            masks = EligibleBits(bits.tensor, chosen).masks
             masks_inside = masks & bits.masks
             if not masks_inside.any() or self._is_large_table(bits.tensor):
                 continue
@@ -145,7 +142,7 @@ class CriticalBits:
             tensors.append(bits.tensor)
         if not tensors:
             raise ValueError(
-                f"the target has no critical bits: none of {list(self.bits)} outside of embedding tables with over "
+                f"the target has no critical bits: none of {list(chosen)} outside of embedding tables with over "
                 f"{self.table_rows} rows; sample plain maps, or pass other CriticalBits"
             )
         return AddressSpace(tensors, self.bits)
@@ -342,10 +339,9 @@ def bit_strata(
         means: mean number of flips in `parts.others` and in `parts.mild`, given that no critical bit flips.
         critical_bits: which bits are critical.
     """
-    strata, harm = [], {}
+    strata: list[Stratum] = []
     pilots = pilots_of(pilot, parts, tuple(counts.get(0, 0.0) * mean for mean in means), critical_bits)
-    for name in ("others", "mild"):
-        harm[name] = tuple(one.name for one in pilots if name in one.name)
+    harm = {name: tuple(one.name for one in pilots if name in one.name) for name in ("others", "mild")}
     for count, probability in counts.items():
         drawn = replace(model, critical=count, critical_bits=critical_bits)
         if count:
@@ -354,14 +350,13 @@ def bit_strata(
             for other, share in ((0, no_others), ("1+", 1 - no_others)):
                 name = f"{count}, others {other}"
                 unless = harm["others"] if other else harm["mild"]
-                one = Stratum(name, probability * share, replace(drawn, others=other), "anywhere", unless)
-                strata.append(one)
+                strata.append(Stratum(name, probability * share, replace(drawn, others=other), "anywhere", unless))
         else:
             strata.append(Stratum(str(count), probability, drawn, "anywhere", harm["others"] + harm["mild"]))
     return strata + pilots
 
 
-def pilots_of(model: Any, parts: Parts, means: tuple[float, float], critical_bits: CriticalBits) -> list[Stratum]:
+def pilots_of(model: Any, parts: Parts, means: Sequence[float], critical_bits: CriticalBits) -> list[Stratum]:
     """The pilots with many flips in `parts.others`, and with many in `parts.mild`.
 
     Args:
@@ -381,12 +376,13 @@ def pilots_of(model: Any, parts: Parts, means: tuple[float, float], critical_bit
 
 
 def draw_count(
-    count: int | str, n: int, drawn: float, raw: np.uint64, name: str = "critical", bits: int | None = None
+    count: int | str, n: int, drawn: float, raw: Any, name: str = "critical", bits: int | None = None
 ) -> int:
     """The number of flips in n bits of a kind; `raw` draws it if it is at least `count`, by inverting the distribution.
 
     Args:
         count, n, name: of the flips.
+        raw: uint64.
         drawn, bits: as of `count_strata`.
 
     Raises:

@@ -62,7 +62,7 @@ class _Fetched:
         if error_map is None:
             raise AttributeError(self._name)  # so the field has no default
         values = vars(error_map)
-        if values[self._name] is None:
+        if values[self._name] is None and error_map.on_device is not None:
             values[self._name] = error_map.on_device.fetched(self._name)
         return values[self._name]
 
@@ -95,9 +95,9 @@ class ErrorMap:
             None: they were here from the start.
     """
 
-    tensor: np.ndarray = _Fetched()
-    word: np.ndarray = _Fetched()
-    mask: np.ndarray = _Fetched()
+    tensor: np.ndarray
+    word: np.ndarray
+    mask: np.ndarray
     fingerprint: tuple[Fingerprint, ...]
     seed: int
     error_model: str
@@ -112,6 +112,8 @@ class ErrorMap:
     log: Any = None
     sources: tuple[MapSource, ...] = field(default=(), repr=False)
     on_device: HeldWords | None = field(default=None, init=False, repr=False)
+    if not TYPE_CHECKING:  # where they would count as defaults
+        tensor, word, mask = _Fetched(), _Fetched(), _Fetched()
 
     def lying_on(self, words: HeldWords) -> "ErrorMap":
         """This map with words that lie on a device. Their arrays are fetched when they are first read."""
@@ -227,7 +229,8 @@ class ErrorMap:
             for index, entries in self.by_tensor():
                 tensor_format = self._formats[index]
                 unit_word = self.word[entries] % tensor_format.period
-                for key in range(tensor_format.width) if by == "bit" else tensor_format.fields:
+                keys: Iterable[Any] = range(tensor_format.width) if by == "bit" else tensor_format.fields
+                for key in keys:
                     chosen = np.uint64(1 << key) if by == "bit" else tensor_format.fields[key][unit_word]
                     if count := int(np.bitwise_count(self.mask[entries] & chosen).sum()):
                         counts[key] = counts.get(key, 0) + count
@@ -274,7 +277,7 @@ class ErrorMap:
 
     def _part(self, chosen: np.ndarray, mask: np.ndarray) -> "ErrorMap":
         arrays = {name: getattr(self, name) for name in _ARRAYS} | {"mask": mask}
-        return replace(self, **{name: None if array is None else array[chosen] for name, array in arrays.items()})
+        return replace(self, **{name: array[chosen] for name, array in arrays.items() if array is not None})
 
     def with_words(self, tensor: np.ndarray, word: np.ndarray, mask: np.ndarray) -> "ErrorMap":
         """The same map with other errors, as protected memory leaves them; a code may miscorrect words that were right.
@@ -288,13 +291,9 @@ class ErrorMap:
         if not ascending.all():
             order = np.lexsort((word, tensor))
             tensor, word, mask = tensor[order], word[order], mask[order]
-        is_wrong = mask != 0
-        tensor, word, mask = (
-            tensor[is_wrong].astype(np.int32),
-            word[is_wrong].astype(np.int64),
-            mask[is_wrong].astype(np.uint64),
-        )
-        return replace(self, tensor=tensor, word=word, mask=mask, original=None, depends=None)
+        is_wrong, arrays = mask != 0, {"tensor": tensor, "word": word, "mask": mask}
+        left: dict[str, Any] = {name: array[is_wrong].astype(_ARRAYS[name]) for name, array in arrays.items()}
+        return replace(self, **left, original=None, depends=None)
 
     def __or__(self, other: "ErrorMap") -> "ErrorMap":
         """The errors of either map: the union of their flips.
@@ -331,7 +330,7 @@ class ErrorMap:
     def save(self, path: str | Path) -> None:
         """Writes an .npz file (arrays and JSON, no pickle), complete or not at all, without the log of transient errors, which
         the same seed reproduces."""
-        header = {"format": _FORMAT, "seed": self.seed, "error_model": self.error_model}
+        header: dict[str, Any] = {"format": _FORMAT, "seed": self.seed, "error_model": self.error_model}
         header |= {name: getattr(self, name) for name in _NUMBERS}
         header["arrays"] = [name for name in _ARRAYS if getattr(self, name) is not None]
         header["fingerprint"] = [[e.name, list(e.shape), e.format, e.component] for e in self.fingerprint]
@@ -436,7 +435,7 @@ def union(maps: list[ErrorMap]) -> ErrorMap:
         tensor, word, mask = tensor[starts], word[starts], np.bitwise_or.reduceat(mask, starts)
     # Where targets overlap, bits that are eligible in both would count twice.
     targets = [name for error_map in maps for name in error_map.targets]
-    sizes = [error_map.eligible_bits for error_map in maps]
+    sizes: list[Any] = [error_map.eligible_bits for error_map in maps]
     return ErrorMap(
         tensor,
         word,

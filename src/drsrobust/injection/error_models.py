@@ -7,7 +7,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import Field, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -15,10 +15,7 @@ import numpy as np
 from drsrobust._arguments import check_instance, check_items
 from drsrobust._hashing import canonical_json
 from drsrobust.injection.address_space import AddressSpace
-from drsrobust.injection.critical_bits import (
-    CriticalBits,
-    Stratum,
-)
+from drsrobust.injection.critical_bits import CriticalBits, Stratum
 from drsrobust.injection.error_clock import ErrorClock
 from drsrobust.injection.error_map import ErrorMap, Fingerprint, MapSource, first_of_runs, union
 from drsrobust.introspection.devices import accelerator_of
@@ -43,7 +40,10 @@ class ErrorModel(ABC):
     unit: ClassVar[str] = "word"
 
     if TYPE_CHECKING:
-        rate: float | None
+        __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+        @property
+        def rate(self) -> float | None: ...
 
     def eligible(self, space: AddressSpace) -> AddressSpace:
         """The bits of a space that this model may flip."""
@@ -176,13 +176,14 @@ def from_bits(
         bits += len(part)
     if not parts:
         parts.append(space.locate_masks(np.empty(0, np.int64)))
-    columns = parts[0] if len(parts) == 1 else (np.concatenate(column) for column in zip(*parts, strict=True))
-    return from_sorted_words(model, space, *columns, seed, **{"n_events": bits} | about)
+    tensor, word, mask = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
+    return from_sorted_words(model, space, tensor, word, mask, seed, **{"n_events": bits} | about)
 
 
 def from_rate(model: ErrorModel, space: AddressSpace, rate: float, seed: int, copy: int) -> ErrorMap:
     """The error map of eligible bits that flip independently at a rate. A device may draw those of tensors that it holds."""
-    clock, about = model.clock(space.bits, seed, copy), {"requested_rate": rate, "n_sites": space.bits}
+    clock = model.clock(space.bits, seed, copy)
+    about: dict[str, Any] = {"requested_rate": rate, "n_sites": space.bits}
     accelerator = accelerator_of(space.device)
     if accelerator is None or (words := accelerator.drawn(space, clock, rate)) is None:
         return from_bits(model, space, clock.until_in_parts(rate), seed, **about)
@@ -270,7 +271,7 @@ class Sum(ErrorModel):
         return self.parts
 
     @property
-    def unit(self) -> str:
+    def unit(self) -> str:  # type: ignore[override]  # a class has one unit, and each sum its own
         """The largest unit of its summands."""
         return max((part.unit for part in self.parts), key=UNITS.index)
 
@@ -283,7 +284,7 @@ class Sum(ErrorModel):
 
     def eligible(self, space: AddressSpace) -> AddressSpace:
         """The bits that any of the summands may flip."""
-        chosen = [part.eligible(space).chosen_bits for part in self.parts]
+        chosen: list[Any] = [part.eligible(space).chosen_bits for part in self.parts]
         return space if None in chosen else space.only({bit for bits in chosen for bit in bits})
 
     def expected_share(self, space: AddressSpace) -> None:

@@ -16,7 +16,6 @@ from drsrobust.introspection.wrappers import is_frozen
 
 LISTED = 8  # names in a message, at most
 _WARNED: WeakSet[nn.Module] = WeakSet()
-SHOWN = 8  # names in a message, at most
 _INTERNAL = frozenset(vars(nn.Module()))  # PyTorch's own attributes of every module
 _METRIC = ("update", "compute", "reset")  # what makes a metric, as of torchmetrics
 _LIBRARIES = ("torch.", "torchrec.", "fbgemm_gpu.")  # whose modules register their weights, or pack them
@@ -36,7 +35,7 @@ def warn_of_hidden_words(model: nn.Module) -> None:
             f"TorchScript, or not registered as parameters. {elsewhere}"
         )
     if names := list(dict.fromkeys(_unregistered(model))):
-        shown = ", ".join(names[:SHOWN]) + f" and {len(names) - SHOWN} more" * (len(names) > SHOWN)
+        shown = ", ".join(names[:LISTED]) + f" and {len(names) - LISTED} more" * (len(names) > LISTED)
         _warn(
             f"errors cannot hit {shown}: modules in a plain list, dictionary or object, or tensors that are attributes; "
             f"nn.ModuleList, nn.ModuleDict, nn.Parameter or register_buffer registers them. {elsewhere}"

@@ -129,12 +129,7 @@ class Injection:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        pairs: Sequence[Pair],
-        *,
-        seed: int,
-        components: Mapping[str, str] | None = None,
+        self, model: nn.Module, pairs: Sequence[Pair], *, seed: int, components: Mapping[str, str] | None = None
     ) -> None:
         right = "a list of (error model, target)"
         pairs = check_items("pairs", pairs, right)
@@ -258,10 +253,10 @@ def _is_registered(model: nn.Module, tensor: TargetTensor, modules: set[int]) ->
         return id(tensor.stored.spread.module) in modules
     *path, name = tensor.name.split(".")
     module = model
-    for part in path:
-        if part not in module._modules or module._modules[part] is None:  # TorchScript's dictionaries have no `get`
+    for part in path:  # TorchScript's dictionaries have no `get`
+        if part not in module._modules or (inner := module._modules[part]) is None:
             return False
-        module = module._modules[part]
+        module = inner
     if tensor.stored is None:
         return False
     holds = next((tensors for tensors in (module._parameters, module._buffers) if name in tensors), {})
@@ -274,7 +269,7 @@ def _same_memory(resolved: Stored, present: Stored) -> bool:
 
 
 def _identity(target: Transient | AddressSpace) -> str:
-    if not target.in_memory:
+    if isinstance(target, Transient):
         return str(target)
-    rows = ("" if tensor.rows is None else hashlib.sha256(tensor.rows).hexdigest() for tensor in target.tensors)
+    rows = ("" if tensor.rows is None else hashlib.sha256(tensor.rows.data).hexdigest() for tensor in target.tensors)
     return ",".join(f"{tensor.name}:{digest}" for tensor, digest in zip(target.tensors, rows, strict=True))

@@ -193,10 +193,9 @@ def bit_set(bits: Bits | Iterable[int | str]) -> tuple[int | str, ...] | None:
         return None
     bits = check_items("bits", bits, "a field, as 'exponent', or a tuple of bit numbers and fields", str)
     names = sorted({bit for bit in bits if isinstance(bit, str)})
-    numbers = [bit for bit in bits if not isinstance(bit, str)]
     if not bits:
         raise ValueError(f"bits are {bits!r}; they must be one or more integers, 0 for the lowest bit, or fields")
-    numbers = {check_whole("each of bits", bit) for bit in numbers}
+    numbers = {check_whole("each of bits", bit) for bit in bits if not isinstance(bit, str)}
     for name in names:
         if name not in (*FIELDS, TOP):
             raise unknown("field of a number format", name, (*FIELDS, TOP))

@@ -101,8 +101,8 @@ def stored(model: nn.Module, optimizer: Any = None, components: Mapping[str, str
             )
         for name, tensor in optimizer_states(model, optimizer).items():
             memory[name] = Stored(tensor)
-            parameter = name.removeprefix(OPTIMIZER).rpartition(".")[0]
-            component[name] = component.get(parameter, "optimizer")
+            of_parameter = name.removeprefix(OPTIMIZER).rpartition(".")[0]
+            component[name] = component.get(of_parameter, "optimizer")
     return memory
 
 

@@ -149,8 +149,7 @@ def _known(text: str, model: nn.Module, memory: Memory) -> str:
     """The end of a message on a target that matches nothing: the nearest names, and those that there are."""
     components = {memory.component[name] for name in memory}
     groups = {group for group in GROUPS if any(group in group_of(component) for component in components)}
-    groups = sorted(groups | set(declared_groups(model)))
-    names = [*sorted(components), *groups]
+    names = [*sorted(components), *sorted(groups | set(declared_groups(model)))]
     if text == "all" and memory:
         return f": the model has no parameters; 'everything' takes its buffers, too; components: {', '.join(names)}"
     near = get_close_matches(text, dict.fromkeys([*names, *_modules(memory), *memory]), n=NEAREST)
@@ -266,7 +265,7 @@ class Dtype(Target):
         return as_target(self.within).optimizer
 
     @property
-    def of_rank(self) -> int | None:
+    def of_rank(self) -> int | None:  # type: ignore[override]  # that of another target, never set here
         return as_target(self.within).of_rank
 
     def choose(self, model: nn.Module, memory: Memory) -> Chosen:
@@ -321,7 +320,7 @@ class Union(Target):
     parts: tuple[Target, ...]
 
     @property
-    def of_rank(self) -> int | None:
+    def of_rank(self) -> int | None:  # type: ignore[override]  # that of its parts, never set here
         """The rank of its parts, one at most."""
         if len(of_parts := {part.of_rank for part in self.parts}) > 1:
             raise ValueError(

@@ -220,7 +220,7 @@ def score(
     batches: Iterable[Any],
     n: int,
     scoring: Scoring = CLICK_SCORING,
-    sizes: Sequence[int] | None = None,
+    sizes: Iterable[int] | None = None,
     *,
     golden: bool = False,
 ) -> np.ndarray:
