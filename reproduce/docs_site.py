@@ -95,6 +95,7 @@ def write_source(folder: Path, notebooks: Path | None) -> None:
     read = {path: (ROOT / path).read_text() for path in ("README.md", *texts.values())}
     for name, path in texts.items():
         text = _pictures(read[path]) if name == "figures" else read[path]
+        text = re.sub(r'<a id="(\w+)"></a>', r"(\1)=", text)  # anchors that Sphinx knows
         text = _glossary(text) if name == "glossary" else text
         (folder / f"{name}.md").write_text(_searched(relinked(text, Path(path).parent, pages)))
     (folder / "guides.md").write_text("\n".join(["# Guides", "", *_toctrees(GUIDES)]))
@@ -189,8 +190,7 @@ def _glossary(text: str) -> str:
 
 
 def _pictures(text: str) -> str:
-    """The page of figures with pictures and anchors that Sphinx knows."""
-    text = re.sub(r'<a id="(\w+)"></a>', r"(\1)=", text)
+    """The page of figures with pictures that Sphinx knows."""
     return re.sub(r'<img src="([^"]+)"[^>]*? alt="([^"]*)">', lambda m: f"![{_text(m[2])}]({m[1]})", text)
 
 
