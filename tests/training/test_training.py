@@ -2,7 +2,6 @@ import json
 import sys
 import warnings
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from drsrobust.training import CheckpointError, Settings, default_settings, fit,
 from drsrobust.training.fit import Epoch, last_epoch, warn_if_hardly_learned
 from drsrobust_extras.data.load import load_dataset
 
-ROOT = Path(__file__).resolve().parents[2]
 MODULE = sys.modules["drsrobust.training.fit"]  # (the package has the function under this name)
 QUICK = Settings(epochs=2, batch_size=512)
 
