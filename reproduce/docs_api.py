@@ -182,7 +182,9 @@ def _use(path: str, value: Any) -> re.Pattern:
 def _page(path: str, value: Any, guides: list[Section], made_by: list[str]) -> str:
     kind = "autoclass" if inspect.isclass(value) else "autofunction"
     members = ["   :members:", "   :show-inheritance:"] if kind == "autoclass" else []
-    parts = [f"# dr.{path}", "", "```{eval-rst}", f".. {kind}:: drsrobust.{path}", *members, "```", ""]
+    package, _, last = path.rpartition(".")
+    full = f"{_module(package).__name__}.{last}"  # Sphinx imports it
+    parts = [f"# dr.{path}", "", "```{eval-rst}", f".. {kind}:: {full}", *members, "```", ""]
     shown = example(path, value, guides)
     if shown:
         section, block = shown

@@ -98,7 +98,8 @@ class BlockArrivals:
     """Arrivals at `n` places; arguments as of `ErrorClock`.
 
     Attributes:
-        bits, size: of a place in its block; places of a block.
+        bits: of a place in its block.
+        size: places of a block.
         blocks: how many there are.
     """
 
