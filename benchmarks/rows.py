@@ -148,7 +148,7 @@ def _streamed(folder: Path, n: int) -> None:
         for start in range(0, n, _BLOCK):
             labels = (rng.random(min(_BLOCK, n - start)) < 0.25).astype(np.float32)
             metrics.add(labels, rng.standard_normal(len(labels), np.float32) + labels / 2)
-        metrics.headline()
+        metrics.of_clicks()
 
 
 if __name__ == "__main__":

@@ -89,11 +89,11 @@ NAMES = {
     },
     "drsrobust.evaluation": {
         "drsrobust.evaluation.affected_rows": "Affected CoupledRowsError ReachWarning",
-        "drsrobust.evaluation.clean_costs": "clean_cost",
-        "drsrobust.evaluation.evaluation": "Evaluation",
-        "drsrobust.evaluation.evaluator": "Evaluator",
+        "drsrobust.evaluation.evaluation": "compared Evaluation",
+        "drsrobust.evaluation.evaluator": "check_evaluator Evaluator",
         "drsrobust.evaluation.passes": "Asked OtherRows Passes Probes register_passes RowsError",
         "drsrobust_extras.pages.propagation": "trace",
+        "drsrobust_extras.protection.clean_costs": "clean_cost",
     },
     "drsrobust.injection": {
         "drsrobust.injection.address_space": "AddressSpace",
@@ -167,24 +167,25 @@ NAMES = {
         ),
         "drsrobust.metrics.incremental": "BaselineMetrics",
         "drsrobust.metrics.log_loss": "calibration log_loss normalised_entropy P_MIN probabilities served",
-        "drsrobust.metrics.names": "CLICK HEADLINE NAMES RANK split_name",
+        "drsrobust.metrics.names": "CLICK OF_CLICKS NAMES RANK split_name",
         "drsrobust.metrics.own": "own_metrics OwnMetric",
         "drsrobust.metrics.ranking": "hit_rate list_changed ndcg recall topk_overlap UserLists users_harmed",
-        "drsrobust.metrics.streamed": "Headline StreamedMetrics",
+        "drsrobust.metrics.streamed": "StreamedMetrics StreamedNumbers",
         "drsrobust.metrics.tasks": "ClickMetrics MultiMetrics RankMetrics",
-        "drsrobust.statistics.summary": "known_bounds",
+        "drsrobust.statistics.headline": "known_bounds",
     },
     "drsrobust.statistics": {
-        "drsrobust.statistics.columns": "ALL check_table CONDITION DECISIONS ENDS identifying MITIGATION NONE",
+        "drsrobust.statistics.columns": "ALL check_confidence check_table CONDITION DECISIONS ENDS identifying MITIGATION NONE",
+        "drsrobust.statistics.headline": "Headline",
         "drsrobust.statistics.intervals": (
             "bootstrap_interval bounded_interval CONFIDENCE mean_interval quantile_interval rule_of_three "
             "stringer_interval wilson"
         ),
         "drsrobust.statistics.pvf": "DEFINITIONS pvf",
-        "drsrobust.statistics.random_effects": "across_models",
         "drsrobust.statistics.recovery": "recovery",
         "drsrobust.statistics.strata": "DROP FEW_TRIALS LOSS_IS_BOUNDED Strata STRATUM WEIGHT",
-        "drsrobust.statistics.summary": "corrected_exactly INTERVAL summarise",
+        "drsrobust.statistics.summary": "corrected_exactly INTERVAL summarise with_rows",
+        "drsrobust_extras.experiments.random_effects": "across_models",
     },
     "drsrobust.training": {
         "drsrobust.training.checkpoint": (
@@ -275,6 +276,7 @@ MOVED = {
     "drsrobust.data.registry": "drsrobust_extras.data.registry",
     "drsrobust.data.synthetic": "drsrobust_extras.data.synthetic",
     "drsrobust.data.text_lines": "drsrobust_extras.data.text_lines",
+    "drsrobust.evaluation.clean_costs": "drsrobust_extras.protection.clean_costs",
     "drsrobust.evaluation.sharded_rows": "drsrobust_extras.scale.rows_over_ranks",
     "drsrobust.evaluation.device_pairs": "drsrobust_extras.scale.device_pairs",
     "drsrobust.evaluation.device_rows": "drsrobust_extras.scale.device_rows",
@@ -310,6 +312,7 @@ MOVED = {
     "drsrobust.probe_rows": "drsrobust_extras.experiments.probe_rows",
     "drsrobust.rates": "drsrobust_extras.protection.rates",
     "drsrobust.report": "drsrobust_extras.pages.report",
+    "drsrobust.statistics.random_effects": "drsrobust_extras.experiments.random_effects",
     "drsrobust.timing": "drsrobust_extras.risk.timing",
     "drsrobust.training_errors": "drsrobust_extras.experiments.training_errors",
 }

@@ -159,7 +159,7 @@ def stratified_pvf(
             estimates = (float("nan"),) * 6
             if row["n"] and sizes[name]:
                 most = np.minimum(1.0, reach[numbers] / sizes[name])
-                frame = Strata.of(joined.assign(auc_drop=values))  # trials with incorrect outputs are the harmed ones
+                frame = Strata.of(joined, values)  # trials with incorrect outputs are the harmed ones
                 estimates = frame.share(values > 0)
                 estimates += frame.mean_interval(_within(frame, values, 0.0, most), (0.0, most))
             rows.append(

@@ -239,7 +239,7 @@ def noticed_losses(
     for name, flags in found.items():
         flags = flags | trials["auc_drop"].isna()
         left = np.where(flags.to_numpy(bool), 0.0, lost)
-        upper = Strata.of(some.assign(auc_drop=left)).mean_interval(np.clip(left, low, high), (least, greatest))[2]
+        upper = Strata.of(some, left).mean_interval(np.clip(left, low, high), (least, greatest))[2]
         share, share_low, share_high = strata.ratio(left, lost)
         mean = strata.mean(lost)
         ends = [1 - share, 1 - np.maximum(share_high, upper / mean if mean > 0 else np.nan), 1 - share_low]

@@ -42,8 +42,8 @@ def test_the_headline_of_clicks():
     p, rate = 1 / (1 + np.exp(-golden.astype(float))), labels.mean()
     entropy = -(rate * math.log(rate) + (1 - rate) * math.log(1 - rate))
     loss = log_loss(labels, p)
-    assert found.headline(golden) == pytest.approx((roc_auc_score(labels, golden), loss, loss / entropy), abs=1e-6)
-    assert found.measures(["ne", "ndcg", "auc"], golden)["ne"] == found.headline(golden)[2]
+    assert found.of_clicks(golden) == pytest.approx((roc_auc_score(labels, golden), loss, loss / entropy), abs=1e-6)
+    assert found.measures(["ne", "ndcg", "auc"], golden)["ne"] == found.of_clicks(golden)[2]
     assert list(found.measures(["ne", "ndcg", "auc"], golden)) == ["ne", "ndcg", "auc"]
 
 
@@ -55,7 +55,7 @@ def test_all_metrics_of_clicks(compare):
     names = ["auc", "logloss", "ne", *metrics.NAMES, "recall@10", "ndcg@1", "users_harmed@40"]
     values = found.measures(names, scores)
     same(found.measures(names, scores, rows), values)
-    assert found.headline(scores, rows) == found.headline(scores) == tuple(values[name] for name in names[:3])
+    assert found.of_clicks(scores, rows) == found.of_clicks(scores) == tuple(values[name] for name in names[:3])
     shown = metrics.served(scores) if compare == "probability" else scores
     assert values["auc"] == metrics.auc(labels, shown)
     assert values["logloss"] == metrics.log_loss(labels, scores, 0.4)
@@ -100,7 +100,7 @@ def test_each_task_and_the_mean_of_both():
         assert values[f"decision_changed/{task}"] == metrics.decision_changed(column, golden[:, t], 0.3)
     for name in plain:
         assert values[name] == pytest.approx((values[f"{name}/click"] + values[f"{name}/buy"]) / 2, rel=1e-15), name
-    assert found.headline(scores) == found.headline(scores, rows) == tuple(values[name] for name in plain[:3])
+    assert found.of_clicks(scores) == found.of_clicks(scores, rows) == tuple(values[name] for name in plain[:3])
     without = MultiMetrics(labels, golden, [0.4, 0.6], ["click", "buy"], compare="logit")
     assert without.measures(["ndcg", "ndcg/buy", "auc/buy"], scores)["ndcg"] is None
     assert without.measures(["ndcg/buy"], scores)["ndcg/buy"] is None
@@ -207,7 +207,7 @@ def test_one_relevant_item_or_none():
     nothing = {"auc": None, "logloss": None, "ne": None}
     expected = {"hit_rate": 0.5, "hit_rate@3": 1.0, "recall": 0.5, "overlap": 1.0}
     assert found.measures(names, golden) == expected | nothing
-    assert found.headline(golden) == (None, None, None)
+    assert found.of_clicks(golden) == (None, None, None)
     assert RankMetrics(Ids(np.array([0, 0, -1])), golden, k=1).measures(names, golden) == expected | nothing
     twice = RankMetrics(Ids(np.array([0, 0, 2]), np.array([3, 0, 0])), golden, k=1)
     assert twice.measures(["recall"], golden) == {"recall": 0.5}  # items 0 and 2, one of them shown

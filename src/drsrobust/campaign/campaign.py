@@ -55,6 +55,7 @@ from drsrobust.introspection.spread import process_group
 from drsrobust.metrics.own import own_metrics
 from drsrobust.mitigation import Mitigation
 from drsrobust.statistics.columns import with_nan_rules
+from drsrobust.statistics.headline import Headline
 from drsrobust.statistics.strata import LOSS_IS_BOUNDED, STRATUM, WEIGHT
 
 if TYPE_CHECKING:
@@ -155,6 +156,8 @@ class Campaign(StoredTrials):
         restore_leftovers(evaluator.model)
         evaluator.check_numerics()
         self.evaluator = evaluator
+        self.headlines = Headline.without_errors(evaluator.golden, [*golden])
+        self._scheduled = ("condition", "trial", *(each.name for each in self.headlines[:1]), "seconds")
         self._critical_bits = _critical_bits(sampling)
         self.conditions = self._grid()
         _check_distinct(self.conditions)
@@ -357,6 +360,19 @@ class Campaign(StoredTrials):
                 self._compute(runner, workers, executor, progress)
             probes.keep(found, runner.probe_target)
 
+    def _described(self, stored: pa.Table) -> "pd.DataFrame":
+        """As of all campaigns; of rankings also the headlines without errors, and what each trial lost of them."""
+        table = super()._described(stored)
+        for headline in self.headlines:
+            if headline.drop not in table:
+                table[headline.golden_column] = headline.golden
+                table[headline.drop] = headline.loss(table[headline.name])
+        return table
+
+    @property
+    def _headline(self) -> Headline | None:
+        return self.headlines[0] if self.headlines else None
+
     @property
     def name(self) -> str:
         return f"{self.evaluator.name} on {self.evaluator.rows.dataset}"
@@ -379,8 +395,7 @@ class Campaign(StoredTrials):
         groups = sharing_maps(self.conditions)
         strata = [self.conditions[group[0]].stratum for group in groups]
         parts = list(families(self.conditions, groups))
-        golden = self.evaluator.golden.auc or 0.0
-        return StratifiedSchedule(groups, strata, parts, self.trials, self._shard, golden)
+        return StratifiedSchedule(groups, strata, parts, self.trials, self._shard, self._headline)
 
     def table(self) -> "pd.DataFrame":
         """One row per finished trial, in the order of the grid; the same bit for bit however it was run. It may be read while
@@ -391,7 +406,7 @@ class Campaign(StoredTrials):
         condition = stored["condition"].to_numpy()
         probabilities = np.array([condition.stratum.probability for condition in self.conditions])
         weights = probabilities / np.maximum(1, np.bincount(condition, minlength=len(probabilities)))
-        is_bounded = bounded(self.conditions, stored, self.evaluator.golden.auc or 0.0)
+        is_bounded = bounded(self.conditions, stored, self._headline)
         columns = {STRATUM: stored[STRATUM].to_pandas(), WEIGHT: weights[condition]}
         table = self._described(stored).assign(**columns, **{LOSS_IS_BOUNDED: is_bounded[condition]})
         return StratifiedTable(table.copy())

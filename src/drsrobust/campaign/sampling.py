@@ -20,6 +20,7 @@ from drsrobust.injection import AddressSpace, ErrorModel
 from drsrobust.injection.critical_bits import CriticalBits, Stratum, harmful_pilots
 from drsrobust.mitigation import Screened
 from drsrobust.statistics.columns import ALL
+from drsrobust.statistics.headline import Headline
 from drsrobust.statistics.strata import STRATUM, WEIGHT
 
 LEAST_TRIALS = 2  # of each stratum: a variance takes two
@@ -127,7 +128,7 @@ class StratifiedSchedule(Schedule):
         families: numbers of the groups that are the strata of the same conditions, in the order of the strata.
         trials: of each family; each stratum has two at least.
         shard: as of `Schedule`.
-        golden: AUC without errors.
+        headline: by which losses are measured; None: none is known.
     """
 
     def __init__(
@@ -137,12 +138,12 @@ class StratifiedSchedule(Schedule):
         families: Sequence[Sequence[int]],
         trials: int,
         shard: Shard | None = None,
-        golden: float = 0.0,
+        headline: Headline | None = None,
     ) -> None:
-        self._strata, self._asked, self._golden = strata, trials, golden
+        self._strata, self._asked, self._headline = strata, trials, headline
         self._family = {number: family for family in families for number in family}
         self._allocated = {number: len(family) == 1 for number, family in self._family.items()}
-        self._auc: dict[int, dict[int, float]] = defaultdict(dict)  # of the pilot trials, by condition
+        self._pilot_losses: dict[int, dict[int, float]] = defaultdict(dict)  # by condition and trial
         pilots = [0] * len(groups)
         for family in families:
             for number, first in zip(family, first_trials([strata[n] for n in family], trials), strict=True):
@@ -151,9 +152,9 @@ class StratifiedSchedule(Schedule):
 
     def add(self, table: pa.Table) -> None:
         first = table.filter(pc.field("trial") < PILOT_TRIALS)
-        columns = (first[name].to_pylist() for name in ("condition", "trial", "auc"))
-        for condition, trial, auc in zip(*columns, strict=True):
-            self._auc[condition][trial] = float("nan") if auc is None else auc
+        columns = (first[name].to_pylist() for name in ("condition", "trial"))
+        for condition, trial, loss in zip(*columns, _losses(first, self._headline).tolist(), strict=True):
+            self._pilot_losses[condition][trial] = loss
         super().add(table)
 
     def _advance(self, number: int) -> None:
@@ -170,11 +171,9 @@ class StratifiedSchedule(Schedule):
             self._ask(other, limit)
 
     def _losses(self, number: int) -> list[np.ndarray]:
-        """The losses of AUC in the first trials of a stratum, for each of its mitigations. A trial whose model raised loses
-        all."""
-        n = self.pilots[number]
-        values = [[self._auc[condition][trial] for trial in range(n)] for condition in self._groups[number]]
-        return [self._golden - np.nan_to_num(np.array(auc, np.float64)) for auc in values]
+        """The losses in the first trials of a stratum, for each of its mitigations."""
+        n, losses = self.pilots[number], self._pilot_losses
+        return [np.array([losses[condition][trial] for trial in range(n)]) for condition in self._groups[number]]
 
 
 def first_trials(strata: Sequence[Stratum], trials: int) -> list[int]:
@@ -214,16 +213,24 @@ def allocated(
     return counts
 
 
-def bounded(conditions: Sequence[Condition], trials: pa.Table, golden: float) -> np.ndarray:
+def _losses(trials: pa.Table, headline: Headline | None) -> np.ndarray:
+    """The losses of trials; one whose model raised loses all, and without a headline none is known to lose anything."""
+    if headline is None:
+        return np.zeros(len(trials))
+    values = trials[headline.name].to_numpy().astype(np.float64)
+    return headline.loss(np.nan_to_num(values, nan=headline.worst_of(headline.name)))
+
+
+def bounded(conditions: Sequence[Condition], trials: pa.Table, headline: Headline | None) -> np.ndarray:
     """Whether the losses of each condition of a campaign are taken to be bounded by those seen: bool [conditions].
 
     Args:
         conditions: of the campaign, one for each stratum.
-        trials: with `condition` and `auc`.
-        golden: AUC without errors.
+        trials: with `condition` and the headline's column.
+        headline: as of `StratifiedSchedule`.
     """
     number = trials["condition"].to_numpy()
-    losses = golden - np.nan_to_num(trials["auc"].to_numpy().astype(np.float64))
+    losses = _losses(trials, headline)
     order = np.argsort(number, kind="stable")
     ends = np.searchsorted(number[order], np.arange(1, len(conditions)))
     by_condition, found = np.split(losses[order], ends), np.zeros(len(conditions), bool)

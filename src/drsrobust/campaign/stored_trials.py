@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 MOST_WORKERS = 2**22  # Linux has no numbers for more processes (proc(5), pid_max)
 MIN_SECONDS_FOR_PROCESSES = 60.0  # starting them takes some ten: not worthwhile for campaigns that end sooner
-_SCHEDULED = ["condition", "trial", "auc", "seconds"]
 _KEY = ["error_model", "rate", "target", *MITIGATION, "trial"]
 
 
@@ -67,6 +66,7 @@ class StoredTrials(ABC):
     _is_temporary: bool
     _shard: Shard | None = None
     _whole: Store | None = None  # of a shard: the store that it is merged into
+    _scheduled: Sequence[str] = ("condition", "trial", "auc", "seconds")  # columns that schedules read
 
     @property
     @abstractmethod
@@ -142,8 +142,8 @@ class StoredTrials(ABC):
 
     def _compute(self, runner: Runner, workers: int | None, executor: Executor | None, progress: bool) -> None:
         """Computes and stores the trials that are not in the store yet. Arguments and errors are those of `run`."""
-        stored = self.store.read(list(dict.fromkeys([*HARM, *_SCHEDULED, *self.metrics[:1]])))
-        schedule = self._schedule(stored.select(_SCHEDULED))
+        stored = self.store.read(list(dict.fromkeys([*HARM, *self._scheduled, *self.metrics[:1]])))
+        schedule = self._schedule(stored.select(self._scheduled))
         names = [f"{condition.error_model} in {condition.target}" for condition in self.conditions]
         unchecked = sorted(set(range(len(names))) - self._checked)
         check_trials(self.store, runner, names, unchecked, stored.select([*HARM, *self.metrics[:1]]))
@@ -178,15 +178,15 @@ class StoredTrials(ABC):
     def _schedule_of(self, *stored: pa.Table) -> Schedule:
         """The trials that are to be computed, when those of some tables have finished."""
         schedule = self._new_schedule()
-        schedule.add(pa.concat_tables([table.select(_SCHEDULED) for table in stored]))
+        schedule.add(pa.concat_tables([table.select(self._scheduled) for table in stored]))
         return schedule
 
     def _new_schedule(self) -> Schedule:
         return Schedule(sharing_maps(self.conditions), self.trials, self._shard)
 
     def _schedule(self, stored: pa.Table | None = None) -> Schedule:
-        merged = [] if self._whole is None else [self._whole.read(_SCHEDULED)]
-        return self._schedule_of(*merged, self.store.read(_SCHEDULED) if stored is None else stored)
+        merged = [] if self._whole is None else [self._whole.read(self._scheduled)]
+        return self._schedule_of(*merged, self.store.read(self._scheduled) if stored is None else stored)
 
     def table(self) -> "pd.DataFrame":
         """One row per finished trial, in the order of the grid; the same bit for bit however it was run. It may be read while
@@ -204,11 +204,11 @@ class StoredTrials(ABC):
 
     def summary(
         self,
-        metrics: Sequence[str] = ("auc", "auc_drop", "logloss", "ne"),
+        metrics: Sequence[str] | None = None,
         bounds: Mapping[str, tuple[float, float]] | None = None,
     ) -> "pd.DataFrame":
         """One row per condition, with intervals, by `summarise`."""
-        return summarise(self.table(), tuple(metrics), bounds)
+        return summarise(self.table(), metrics, bounds)
 
     def timings(self) -> "pd.DataFrame":
         """Seconds of each finished trial, with its condition and the process that ran it (`worker`, as `host:pid`); they differ
@@ -246,8 +246,8 @@ class StoredTrials(ABC):
         """Columns of the stored trials that belong to this campaign (a store may hold more of them)."""
         if self.store is None:
             raise RuntimeError("rank 0 has the results of this campaign; the other ranks only compute")
-        table = self.store.read([*columns, *(name for name in _SCHEDULED if name not in columns)])
-        schedule = self._schedule(table.select(_SCHEDULED))
+        table = self.store.read([*columns, *(name for name in self._scheduled if name not in columns)])
+        schedule = self._schedule(table.select(self._scheduled))
         limits = np.array([schedule.limit(number) for number in range(len(self.conditions))], np.int64)
         belongs = table["trial"].to_numpy() < limits[table["condition"].to_numpy()]
         return table.filter(pa.array(belongs)).select(columns)

@@ -2,7 +2,6 @@
 
 from drsrobust._names import face
 from drsrobust.evaluation.affected_rows import CoupledRowsError, ReachWarning
-from drsrobust.evaluation.clean_costs import clean_cost
 from drsrobust.evaluation.evaluation import Evaluation
 from drsrobust.evaluation.evaluator import Evaluator
 

@@ -1,9 +1,10 @@
 from drsrobust.evaluation.affected_rows import Affected as Affected
 from drsrobust.evaluation.affected_rows import CoupledRowsError as CoupledRowsError
 from drsrobust.evaluation.affected_rows import ReachWarning as ReachWarning
-from drsrobust.evaluation.clean_costs import clean_cost as clean_cost
 from drsrobust.evaluation.evaluation import Evaluation as Evaluation
+from drsrobust.evaluation.evaluation import compared as compared
 from drsrobust.evaluation.evaluator import Evaluator as Evaluator
+from drsrobust.evaluation.evaluator import check_evaluator as check_evaluator
 from drsrobust.evaluation.passes import Asked as Asked
 from drsrobust.evaluation.passes import OtherRows as OtherRows
 from drsrobust.evaluation.passes import Passes as Passes
@@ -11,3 +12,4 @@ from drsrobust.evaluation.passes import Probes as Probes
 from drsrobust.evaluation.passes import RowsError as RowsError
 from drsrobust.evaluation.passes import register_passes as register_passes
 from drsrobust_extras.pages.propagation import trace as trace
+from drsrobust_extras.protection.clean_costs import clean_cost as clean_cost

@@ -75,7 +75,7 @@ class Evaluation:
         for name in names:
             self._reference.check_name(name)
         if self.scores is None:
-            return {name: getattr(self, name, None) for name in names}  # of a stream there is the headline
+            return {name: getattr(self, name, None) for name in names}  # of a stream there are those of clicks
         return self._reference.measures(names, self.scores, self._changed)
 
 

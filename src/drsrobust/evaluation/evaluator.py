@@ -385,7 +385,7 @@ class Evaluator:
         golden = self._reach.scores
         of_changed = (scores, golden) if changed is None else (scores[changed], golden[changed])
         nan_rows, inf_rows = self._reach.non_finite(*of_changed)
-        auc, logloss, ne = self._reference.headline(scores, changed)
+        auc, logloss, ne = self._reference.of_clicks(scores, changed)
         return Evaluation(
             outcome="nonfinite" if nan_rows or inf_rows else "ok",
             rows_reached=len(self.rows if changed is None else changed),

@@ -27,6 +27,6 @@ from drsrobust.metrics.names import NAMES
 from drsrobust.metrics.own import OwnMetric, own_metrics
 from drsrobust.metrics.ranking import UserLists, hit_rate, list_changed, ndcg, recall, topk_overlap, users_harmed
 from drsrobust.metrics.tasks import ClickMetrics, MultiMetrics, RankMetrics
-from drsrobust.statistics.summary import known_bounds
+from drsrobust.statistics.headline import known_bounds
 
 __getattr__, __dir__, __all__ = face(__name__)

@@ -17,8 +17,8 @@ from drsrobust.metrics.log_loss import normalised_entropy as normalised_entropy
 from drsrobust.metrics.log_loss import probabilities as probabilities
 from drsrobust.metrics.log_loss import served as served
 from drsrobust.metrics.names import CLICK as CLICK
-from drsrobust.metrics.names import HEADLINE as HEADLINE
 from drsrobust.metrics.names import NAMES as NAMES
+from drsrobust.metrics.names import OF_CLICKS as OF_CLICKS
 from drsrobust.metrics.names import RANK as RANK
 from drsrobust.metrics.names import split_name as split_name
 from drsrobust.metrics.own import OwnMetric as OwnMetric
@@ -30,9 +30,9 @@ from drsrobust.metrics.ranking import ndcg as ndcg
 from drsrobust.metrics.ranking import recall as recall
 from drsrobust.metrics.ranking import topk_overlap as topk_overlap
 from drsrobust.metrics.ranking import users_harmed as users_harmed
-from drsrobust.metrics.streamed import Headline as Headline
 from drsrobust.metrics.streamed import StreamedMetrics as StreamedMetrics
+from drsrobust.metrics.streamed import StreamedNumbers as StreamedNumbers
 from drsrobust.metrics.tasks import ClickMetrics as ClickMetrics
 from drsrobust.metrics.tasks import MultiMetrics as MultiMetrics
 from drsrobust.metrics.tasks import RankMetrics as RankMetrics
-from drsrobust.statistics.summary import known_bounds as known_bounds
+from drsrobust.statistics.headline import known_bounds as known_bounds

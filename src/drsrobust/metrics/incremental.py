@@ -194,7 +194,7 @@ class BaselineMetrics:
         scores, _ = self._checked(scores, None)
         return auc_parts(self._clicked, twice_won_by_row(self._clicked, self._shown(scores)))
 
-    def headline(self, scores: np.ndarray, changed: np.ndarray | None = None) -> tuple[float, float, float]:
+    def of_clicks(self, scores: np.ndarray, changed: np.ndarray | None = None) -> tuple[float, float, float]:
         """AUC, log loss and normalised entropy of scores [n], which are checked once. Else as `auc`."""
         scores, rows = self._checked(scores, changed)
         logloss = self._log_loss(scores, rows)

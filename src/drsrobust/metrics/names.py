@@ -7,11 +7,11 @@ from drsrobust._choices import unknown
 from drsrobust.metrics.changes import DEVIATED, DEVIATIONS
 from drsrobust.statistics.columns import DECISIONS
 
-HEADLINE = ("auc", "logloss", "ne")  # columns of every campaign
+OF_CLICKS = ("auc", "logloss", "ne")  # columns of every campaign
 LISTS = ("ndcg", "hit_rate", "recall", "overlap", "list_changed", "users_harmed")
 NAMES = ("calibration", *LISTS, *DECISIONS, "score_changed", *DEVIATIONS)
-CLICK = (*HEADLINE, *NAMES)
-RANK = (*HEADLINE, *LISTS, "score_changed", *DEVIATED, "median_change")
+CLICK = (*OF_CLICKS, *NAMES)
+RANK = (*OF_CLICKS, *LISTS, "score_changed", *DEVIATED, "median_change")
 
 
 def split_name(name: str, names: Sequence[str] = NAMES) -> tuple[str, int | None]:

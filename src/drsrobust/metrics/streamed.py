@@ -13,7 +13,7 @@ from drsrobust.metrics.auc import best_first_keys, share_won, twice_won_by_range
 from drsrobust.metrics.log_loss import entropy, factors, mean_log, served
 
 
-class Headline(NamedTuple):
+class StreamedNumbers(NamedTuple):
     """AUC, log loss (nats per row) and normalised entropy; rows whose score is NaN, and infinite."""
 
     auc: float
@@ -76,10 +76,10 @@ class StreamedMetrics:
         self._inf_rows += int(np.count_nonzero(np.isinf(scores)))
         self.low, self.high = np.fmin.reduce(scores, initial=self.low), np.fmax.reduce(scores, initial=self.high)
 
-    def headline(self) -> Headline:
+    def of_clicks(self) -> StreamedNumbers:
         """The metrics of all rows that were added."""
         keys, clicked = (np.memmap(file, kind, "r") for file, kind in ((self._keys, np.uint32), (self._clicked, bool)))
         clicks = int(np.count_nonzero(clicked))
         area = share_won(twice_won_by_ranges(clicked, keys), clicks, len(keys) - clicks)
         logloss = math.fsum(self._losses) / len(keys)
-        return Headline(area, logloss, logloss / entropy(clicked), self._nan_rows, self._inf_rows)
+        return StreamedNumbers(area, logloss, logloss / entropy(clicked), self._nan_rows, self._inf_rows)

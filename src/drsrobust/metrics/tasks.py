@@ -1,6 +1,6 @@
 """Metrics of scores by task: clicks, several tasks of a row, and the ranking of items, with one interface.
 
-`headline` gives AUC, log loss and normalised entropy, `measures` metrics by name. Lists take their length in the name, as
+`of_clicks` gives AUC, log loss and normalised entropy, `measures` metrics by name. Lists take their length in the name, as
 `ndcg@10`; `auc/buy` is the metric of one of several tasks, and `auc` the mean over tasks.
 """
 
@@ -22,9 +22,9 @@ from drsrobust.metrics.changes import (
 from drsrobust.metrics.incremental import BaselineMetrics
 from drsrobust.metrics.item_lists import ItemLists, parts
 from drsrobust.metrics.list_metrics import ListMetrics
-from drsrobust.metrics.names import CLICK, HEADLINE, LISTS, RANK, split_name
+from drsrobust.metrics.names import CLICK, LISTS, OF_CLICKS, RANK, split_name
 
-Headline = tuple[float | None, float | None, float | None]
+OfClicks = tuple[float | None, float | None, float | None]
 
 
 class ClickMetrics(BaselineMetrics):
@@ -46,14 +46,14 @@ class ClickMetrics(BaselineMetrics):
         """Metrics by name; None for those of users where rows have none.
 
         Raises:
-            ValueError: an unknown name; else as `headline`.
+            ValueError: an unknown name; else as `of_clicks`.
         """
         for name in names:
             self.check_name(name)
-        further = [name for name in names if name not in HEADLINE]
+        further = [name for name in names if name not in OF_CLICKS]
         measured = dict.fromkeys(names) | super().measures(further, scores, changed)
         if len(further) < len(names):
-            values = dict(zip(HEADLINE, self.headline(scores, changed), strict=True))
+            values = dict(zip(OF_CLICKS, self.of_clicks(scores, changed), strict=True))
             measured |= {name: value for name, value in values.items() if name in measured}
         return measured
 
@@ -115,7 +115,7 @@ class MultiMetrics:
                 raise ValueError(f"task {task!r}: {error}") from error
         self.golden.setflags(write=False)
 
-    def headline(self, scores: np.ndarray, changed: np.ndarray | None = None) -> Headline:
+    def of_clicks(self, scores: np.ndarray, changed: np.ndarray | None = None) -> OfClicks:
         """The means over tasks of AUC, log loss and normalised entropy of scores [n, T].
 
         Args:
@@ -125,7 +125,7 @@ class MultiMetrics:
         Raises:
             ValueError: scores of another shape, or as `BaselineMetrics.auc`.
         """
-        measured = self.measures(HEADLINE, scores, changed)
+        measured = self.measures(OF_CLICKS, scores, changed)
         return measured["auc"], measured["logloss"], measured["ne"]
 
     def measures(
@@ -134,7 +134,7 @@ class MultiMetrics:
         """Metrics by name; None for those of users where rows have none.
 
         Raises:
-            ValueError: an unknown name; else as `headline`.
+            ValueError: an unknown name; else as `of_clicks`.
         """
         for name in names:
             self.check_name(name)
@@ -220,7 +220,7 @@ class RankMetrics:
         self._lists = ListMetrics(lists, is_relevant(relevant, *self.golden.shape), self.golden)
         self.golden.setflags(write=False)
 
-    def headline(self, scores: np.ndarray, changed: np.ndarray | None = None) -> Headline:
+    def of_clicks(self, scores: np.ndarray, changed: np.ndarray | None = None) -> OfClicks:
         """None, None, None."""
         return None, None, None
 
@@ -248,7 +248,7 @@ class RankMetrics:
         of_lists = {name: base for name, base in bases.items() if base[0] in LISTS}
         if of_lists:
             measured |= self._lists.measures(of_lists, scores, rows)
-        for name in set(names) - set(of_lists) - set(HEADLINE):
+        for name in set(names) - set(of_lists) - set(OF_CLICKS):
             measured[name] = self._of_scores(name, scores, rows)
         return measured
 

@@ -10,7 +10,6 @@ from drsrobust.statistics.intervals import (
     wilson,
 )
 from drsrobust.statistics.pvf import pvf
-from drsrobust.statistics.random_effects import across_models
 from drsrobust.statistics.recovery import recovery
 from drsrobust.statistics.summary import summarise
 

@@ -4,8 +4,10 @@ from drsrobust.statistics.columns import DECISIONS as DECISIONS
 from drsrobust.statistics.columns import ENDS as ENDS
 from drsrobust.statistics.columns import MITIGATION as MITIGATION
 from drsrobust.statistics.columns import NONE as NONE
+from drsrobust.statistics.columns import check_confidence as check_confidence
 from drsrobust.statistics.columns import check_table as check_table
 from drsrobust.statistics.columns import identifying as identifying
+from drsrobust.statistics.headline import Headline as Headline
 from drsrobust.statistics.intervals import CONFIDENCE as CONFIDENCE
 from drsrobust.statistics.intervals import bootstrap_interval as bootstrap_interval
 from drsrobust.statistics.intervals import bounded_interval as bounded_interval
@@ -16,7 +18,6 @@ from drsrobust.statistics.intervals import stringer_interval as stringer_interva
 from drsrobust.statistics.intervals import wilson as wilson
 from drsrobust.statistics.pvf import DEFINITIONS as DEFINITIONS
 from drsrobust.statistics.pvf import pvf as pvf
-from drsrobust.statistics.random_effects import across_models as across_models
 from drsrobust.statistics.recovery import recovery as recovery
 from drsrobust.statistics.strata import DROP as DROP
 from drsrobust.statistics.strata import FEW_TRIALS as FEW_TRIALS
@@ -27,3 +28,5 @@ from drsrobust.statistics.strata import WEIGHT as WEIGHT
 from drsrobust.statistics.summary import INTERVAL as INTERVAL
 from drsrobust.statistics.summary import corrected_exactly as corrected_exactly
 from drsrobust.statistics.summary import summarise as summarise
+from drsrobust.statistics.summary import with_rows as with_rows
+from drsrobust_extras.experiments.random_effects import across_models as across_models

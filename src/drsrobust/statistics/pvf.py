@@ -90,7 +90,7 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: floa
             row = dict(zip(by, group, strict=True)) | {"definition": name, "n": len(measured)}
             share = mean = (float("nan"),) * 3
             if len(measured):
-                strata = Strata.of(trials.assign(auc_drop=shares))  # trials with incorrect outputs are the harmed ones
+                strata = Strata.of(trials, shares)  # trials with incorrect outputs are the harmed ones
                 mean = strata.mean_interval(shares, UNIT, confidence)
                 share = wilson(int((measured > 0).sum()), len(measured), confidence)
                 if len(measured) == len(shares):

@@ -1,11 +1,13 @@
-"""The share of lost AUC that a mitigation recovers, from trials with and without it on the same error maps."""
+"""The share of a lost metric that a mitigation recovers, from trials with and without it on the same error maps."""
 
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from drsrobust._choices import unknown
 from drsrobust.statistics.columns import CONDITION, ENDS, NONE, check_confidence, check_table, identifying
-from drsrobust.statistics.intervals import CONFIDENCE, UNIT, stringer_interval
+from drsrobust.statistics.headline import Headline, golden
+from drsrobust.statistics.intervals import CONFIDENCE, stringer_interval
 from drsrobust.statistics.strata import DROP, FEW_TRIALS, LOSS_IS_BOUNDED, STRATUM, WEIGHT, Strata, check_trials
 
 if TYPE_CHECKING:
@@ -14,8 +16,8 @@ if TYPE_CHECKING:
 _SAME = [column for column in CONDITION if column != "mitigation"]
 
 
-def recovery(table: "pd.DataFrame", *, confidence: float = CONFIDENCE) -> "pd.DataFrame":
-    """The share of the AUC lost by errors that each mitigation recovers, on the same error maps.
+def recovery(table: "pd.DataFrame", *, confidence: float = CONFIDENCE, metric: str | None = None) -> "pd.DataFrame":
+    """The share of the AUC lost by errors that each mitigation recovers, on the same error maps; or of another headline.
 
     Trials are paired by their seed, from which their error map follows. Recovery is a ratio of means over trials, (protected -
     faulty) / (golden - faulty); golden is the AUC without errors and without mitigation, so that a mitigation's own cost counts
@@ -28,6 +30,7 @@ def recovery(table: "pd.DataFrame", *, confidence: float = CONFIDENCE) -> "pd.Da
     Args:
         table: of one or more campaigns with `mitigations=[None, ...]`, one row per trial.
         confidence: of the intervals. For the best of k rows use 1 - 0.05 / k (Bonferroni).
+        metric: a headline, as `ndcg@10` of rankings, whose name then takes the place of `auc` below; None: the first one.
 
     Returns:
         one row per condition and mitigation, in the table's order: the condition's columns, `mitigation_id`; `n` trials;
@@ -41,30 +44,39 @@ def recovery(table: "pd.DataFrame", *, confidence: float = CONFIDENCE) -> "pd.Da
         the interval of `recovery`.
 
     Raises:
-        ValueError: trials without AUC, a condition without unprotected trials, mitigations with other trials than these,
-            duplicate trials, several trained models or sets of rows in one condition, or no mitigation.
+        ValueError: trials without a headline, or without this one, a condition without unprotected trials, mitigations with
+            other trials than these, duplicate trials, several trained models or sets of rows in one condition, or no mitigation.
     """
     import pandas as pd
 
-    check_table(table, ("auc", "auc_golden", "seed", *_SAME, "mitigation"))
+    check_table(table, ("seed", *_SAME, "mitigation"))
+    if metric not in (None, *golden(table)):
+        raise unknown("metric", metric, golden(table))
     check_confidence(confidence)
     check_trials(table)
-    rows = []
+    rows, units = [], []
     for condition, group in table.groupby(_SAME, sort=False, dropna=False):
         labels = dict(zip(_SAME, condition, strict=True))
+        headline = next((each for each in Headline.of(group) if metric in (None, each.name)), None)
+        if headline is None:
+            raise ValueError(
+                f"{_text(labels)} has no {metric or 'metric'} without errors, of which a loss could be recovered"
+            )
+        units.append(headline.unit)
         trials = _by_seed(labels, group)
         for key in trials:
             if key[0] != NONE:
-                pairs = _paired(labels, key, trials)
+                pairs = _paired(labels, key, trials, headline.name)
                 row = labels | dict(zip(identifying(table, ["mitigation"]), key, strict=True))
-                rows.append(row | _numbers(pairs, confidence))
+                rows.append(row | _numbers(pairs, headline, confidence))
     if not rows:
         raise ValueError("the table holds no protected trials; give the campaign mitigations=[None, ...]")
     recovered = pd.DataFrame(rows)
+    unit = " or ".join(dict.fromkeys(units))
     recovered.attrs["interval"] = (
         f"{100 * confidence:.4g}% intervals of a ratio of means (Fieller's; Stringer's bound where few harmed trials remain "
         "so), over pairs of trials with the same error map; blank where the mean loss is under "
-        f"{DROP} AUC or not clearly over 0"
+        f"{DROP} {unit} or not clearly over 0"
     )
     return recovered
 
@@ -91,8 +103,8 @@ def _by_seed(labels: dict, group: "pd.DataFrame") -> "dict[tuple, pd.DataFrame]"
     return trials
 
 
-def _paired(labels: dict, key: tuple, trials: "dict[tuple, pd.DataFrame]") -> "pd.DataFrame":
-    """AUC with the mitigation (`auc`), without (`auc_faulty`) and without errors, by trial."""
+def _paired(labels: dict, key: tuple, trials: "dict[tuple, pd.DataFrame]", metric: str) -> "pd.DataFrame":
+    """The metric with the mitigation (`protected`) and without (`faulty`), by trial."""
     name, protected = key[0], trials[key]
     plain = next(part for (label, *_), part in trials.items() if label == NONE)
     if n_unpaired := len(plain.index.symmetric_difference(protected.index)):
@@ -100,62 +112,79 @@ def _paired(labels: dict, key: tuple, trials: "dict[tuple, pd.DataFrame]") -> "p
             f"{labels['error_model']} at {labels['rate']}: {name} has {len(protected)} trials and no mitigation {len(plain)}, "
             f"and {n_unpaired} of them have no partner with the same seed; run both to the same number of trials, with one seed"
         )
-    plain_columns = ["auc", "auc_golden", *(name for name in (STRATUM, WEIGHT) if name in plain)]
-    protected_columns = ["auc", *(name for name in [LOSS_IS_BOUNDED] if name in protected)]
-    pairs = plain[plain_columns].rename(columns={"auc": "auc_faulty"}).join(protected[protected_columns]).sort_index()
-    numbers = ["auc", "auc_faulty", "auc_golden"]
-    return pairs.astype(dict.fromkeys(numbers, float))
+    plain_columns = [metric, *(name for name in (STRATUM, WEIGHT) if name in plain)]
+    protected_columns = [metric, *(name for name in [LOSS_IS_BOUNDED] if name in protected)]
+    faulty = plain[plain_columns].rename(columns={metric: "faulty"})
+    pairs = faulty.join(protected[protected_columns].rename(columns={metric: "protected"})).sort_index()
+    return pairs.astype({"faulty": float, "protected": float})
 
 
-def _numbers(pairs: "pd.DataFrame", confidence: float) -> dict:
-    golden = float(pairs["auc_golden"].iloc[0])
-    if np.isnan(golden):
-        raise ValueError("recovery is of AUC, which these trials do not have, as those of task='ranking'")
-    raised = pairs[["auc", "auc_faulty"]].isna().any(axis=1)
-    outcome = pairs.assign(auc_drop=golden - pairs["auc_faulty"], outcome=np.where(raised, "raised", "ok"))
-    strata = Strata.of(outcome)
-    row = {"n": len(pairs), "raised": strata.mean(raised.to_numpy(float)), "auc_golden": golden}
-    bounds = {"lost": (golden - 1, golden), "auc_faulty": UNIT, "auc": UNIT, "gained": (-1.0, 1.0)}
-    least = _values(pairs.fillna({"auc": 0.0, "auc_faulty": golden}))
-    worst = _values(pairs.fillna({"auc": 0.0, "auc_faulty": 0.0})) | {"gained": least["gained"]}
-    values = _values(pairs.assign(auc_faulty=pairs["auc_faulty"].mask(raised), auc=pairs["auc"].mask(raised)))
-    for name, bound in bounds.items():
+def _numbers(pairs: "pd.DataFrame", headline: Headline, confidence: float) -> dict:
+    raised = pairs[["protected", "faulty"]].isna().any(axis=1)
+    faulty_losses = headline.loss(pairs["faulty"].to_numpy())
+    strata = Strata.of(pairs.assign(outcome=np.where(raised, "raised", "ok")), faulty_losses)
+    row = {"n": len(pairs), "raised": strata.mean(raised.to_numpy(float)), headline.golden_column: headline.golden}
+    values = _values(pairs[["protected", "faulty"]].mask(raised, axis=0), headline)
+    worst_value = headline.worst_of(headline.name)
+    least = _values(pairs.fillna({"protected": worst_value, "faulty": headline.golden}), headline)
+    worst = _values(pairs.fillna({"protected": worst_value, "faulty": worst_value}), headline)
+    worst |= {"gained": least["gained"]}
+    for name, bound in _bounds(headline).items():
         mean, low, high = strata.mean_interval(values[name], bound, confidence)
         if row["raised"]:
             _, lowest, highest = strata.mean_interval(worst[name], bound, confidence)
-            low, high = (low, np.fmax(high, highest)) if name == "lost" else (np.fmin(low, lowest), high)
+            is_high = name == "lost" or (name != "gained" and not headline.higher_is_better)
+            low, high = (low, np.fmax(high, highest)) if is_high else (np.fmin(low, lowest), high)
         row |= zip((f"{name}{end}" for end in ENDS), (mean, float(low), float(high)), strict=True)
-    share, why = (float("nan"),) * 3, _no_loss(row)
+    share, why = (float("nan"),) * 3, _no_loss(row, headline)
     if why is None:
         share = _share(strata, values, confidence)
         if row["raised"] and strata.mean(least["lost"]) > 0:
             share = (share[0], float(np.fmin(share[1], _share(strata, least, confidence)[1])), share[2])
         if np.isnan(share).any():
             harmed = int(np.count_nonzero(values["lost"] > DROP))
-            few = f"{harmed} of {len(pairs)} trials lose over {DROP} AUC without it, and an interval needs 2"
+            few = (
+                f"{harmed} of {len(pairs)} trials lose over {DROP} {headline.unit} without it, and an interval needs 2"
+            )
             why = few if harmed < 2 else "the mean loss may be 0 by Fieller's interval, which has no end then"
     row |= zip((f"recovery{end}" for end in ENDS), share, strict=True)
     row["why"] = why
-    for name, column in (("trials_harmed", "auc"), ("trials_harmed_faulty", "auc_faulty")):
-        harmed = ~(pairs["auc_golden"] - pairs[column] <= DROP)  # NaN of a raised trial counts as harmed
+    for name, column in (("trials_harmed", "protected"), ("trials_harmed_faulty", "faulty")):
+        harmed = ~(headline.loss(pairs[column]) <= DROP)  # NaN of a raised trial counts as harmed
         row |= zip((f"{name}{end}" for end in ENDS), strata.share(harmed.to_numpy(), confidence), strict=True)
     return row
 
 
-def _no_loss(row: dict) -> str | None:
+def _no_loss(row: dict, headline: Headline) -> str | None:
     """Why there is no loss of which a share may be recovered; None if there is one."""
     if np.isnan(row["lost"]):
         return "the model raised in all trials"
-    lost = f"the mean loss without it is {row['lost']:.2g} AUC"
+    lost = f"the mean loss without it is {row['lost']:.2g} {headline.unit}"
     if row["lost"] < DROP:
         return f"{lost}, under {DROP}"
     return None if row["lost_low"] > 0 else f"{lost}, not clearly over 0: its interval begins at {row['lost_low']:.2g}"
 
 
-def _values(pairs: "pd.DataFrame") -> dict[str, np.ndarray]:
+def _values(pairs: "pd.DataFrame", headline: Headline) -> dict[str, np.ndarray]:
     """Of each pair of trials: float64 [n] each."""
-    faulty, protected, golden = (pairs[column].to_numpy() for column in ("auc_faulty", "auc", "auc_golden"))
-    return {"lost": golden - faulty, "auc_faulty": faulty, "auc": protected, "gained": protected - faulty}
+    faulty, protected = pairs["faulty"].to_numpy(), pairs["protected"].to_numpy()
+    gained = protected - faulty if headline.higher_is_better else faulty - protected
+    return {
+        "lost": headline.loss(faulty),
+        f"{headline.name}_faulty": faulty,
+        headline.name: protected,
+        "gained": gained,
+    }
+
+
+def _bounds(headline: Headline) -> dict[str, tuple[float, float]]:
+    """The least and the greatest possible number of each of `_values`."""
+    ends = {
+        "lost": headline.bounds_of(headline.drop),
+        f"{headline.name}_faulty": headline.bounds,
+        headline.name: headline.bounds,
+    }
+    return ends | {"gained": headline.change_bounds}
 
 
 def _share(strata: Strata, values: dict[str, np.ndarray], confidence: float) -> tuple[float, float, float]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from drsrobust.statistics.columns import ALL, CONDITION
+from drsrobust.statistics.headline import losses_of
 from drsrobust.statistics.intervals import CONFIDENCE, bounded_interval, mean_interval, stringer_interval, wilson
 
 if TYPE_CHECKING:
@@ -54,8 +55,12 @@ class Strata:
     loss_is_bounded: np.ndarray
 
     @classmethod
-    def of(cls, trials: "pd.DataFrame") -> "Strata":
-        """The strata of a table's trials of one condition. A trial is harmed if it loses over 0.001 AUC or raises.
+    def of(cls, trials: "pd.DataFrame", losses: np.ndarray | None = None) -> "Strata":
+        """The strata of a table's trials of one condition. A trial is harmed if it loses over 0.001 or raises.
+
+        Args:
+            trials: whose strata, weights and outcomes count.
+            losses: float64 [trials], NaN of those without scores; None: those of the headline, as far as there are any.
 
         Raises:
             ValueError: weights that do not sum to 1, as of several conditions or of an unfinished one.
@@ -71,15 +76,15 @@ class Strata:
             )
         # Without losses no trial is known to be harmless, so that none is counted as one of few harmful ones.
         harmed = np.ones(len(trials), bool)
-        if "auc_drop" in trials and "outcome" in trials:
-            harmed = ((trials["auc_drop"] > DROP) | (trials["outcome"] == "raised")).to_numpy(bool)
+        losses = losses_of(trials) if losses is None else losses
+        if losses is not None and "outcome" in trials:
+            harmed = (losses > DROP) | (trials["outcome"] == "raised").to_numpy(bool)
         strata = tuple(dict.fromkeys(names.tolist()))
         members = np.array([names == name for name in strata])
         # Trials of pilots have no weight, and are in no number.
         strata = tuple(name for name, member in zip(strata, members, strict=True) if weight[member].any())
         members = np.array([names == name for name in strata])
-        has_losses = "auc_drop" in trials
-        losses = trials["auc_drop"].to_numpy(float, na_value=np.nan) if has_losses else harmed.astype(float)
+        losses = harmed.astype(float) if losses is None else losses
         is_bounded = np.zeros(len(trials), bool)
         if LOSS_IS_BOUNDED in trials:
             is_bounded = trials[LOSS_IS_BOUNDED].eq(True).to_numpy(bool)  # null in plain trials that were concatenated

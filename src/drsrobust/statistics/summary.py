@@ -11,7 +11,6 @@ from drsrobust._arguments import check_instance, check_items, check_names
 from drsrobust._choices import unknown
 from drsrobust.statistics.columns import (
     CONDITION,
-    DECISIONS,
     ENDS,
     OVER_ROWS,
     STRUCTURED,
@@ -19,7 +18,8 @@ from drsrobust.statistics.columns import (
     identifying,
     with_nan_rules,
 )
-from drsrobust.statistics.intervals import CONFIDENCE, UNIT
+from drsrobust.statistics.headline import HIGHER_IS_BETTER, Headline, golden, known_bounds
+from drsrobust.statistics.intervals import CONFIDENCE
 from drsrobust.statistics.strata import DROP, UNKNOWN, WEIGHT, Strata, check_trials
 
 if TYPE_CHECKING:
@@ -33,61 +33,42 @@ INTERVAL = (
 )
 EXACT = "exact"
 MAPS, MAPS_AND_ROWS = "maps", "maps and rows"  # what an interval is over
-# Least and greatest possible value of each metric; of `auc_drop` they depend on the AUC without errors.
-BOUNDS = dict.fromkeys(
-    ("auc", "detected", "repaired", "ndcg", "hit_rate", "recall", "overlap", "list_changed", "users_harmed"), UNIT
-)
-BOUNDS |= dict.fromkeys((*DECISIONS, "score_changed", "deviated_0.01", "deviated_0.1"), UNIT)
-BOUNDS |= {"spearman": (-1.0, 1.0)}
-BOUNDS |= dict.fromkeys(("logloss", "ne", "calibration", "median_change"), (0.0, float("inf")))
-
-
-def known_bounds(name: str) -> tuple[float, float] | None:
-    """Least and greatest possible value of a built-in metric; None if they are unknown, as of `auc_drop` and of own metrics.
-
-    Args:
-        name: with or without the length of a list and a task.
-
-    Example:
-        >>> known_bounds("ndcg@10/buy"), known_bounds("logloss"), known_bounds("mine")
-        ((0.0, 1.0), (0.0, inf), None)
-    """
-    return BOUNDS.get(name.partition("/")[0].partition("@")[0])
 
 
 def summarise(
     table: "pd.DataFrame",
-    metrics: Sequence[str] = ("auc", "auc_drop", "logloss", "ne"),
+    metrics: Sequence[str] | None = None,
     bounds: Mapping[str, tuple[float, float]] | None = None,
 ) -> "pd.DataFrame":
     """One row per condition, in the table's order.
 
     Args:
         table: of one or more campaigns, one row per trial; stratified ones are weighted by their column `weight`.
-        metrics: columns to average over trials; also further ones, as `ndcg@10`, or own ones. One without values gives NaN.
-            A decision metric comes with the other rules for NaN and the share of NaN rows (`columns.DECISIONS`), as far as the
-            table has them.
+        metrics: columns to average over trials; None: `auc`, `auc_drop`, `logloss` and `ne`, or of rankings their headline (the
+            first metric with its value without errors in a column `<metric>_golden`) and its `_drop`; also further ones, as
+            `ndcg@10`, or own ones. One without values gives NaN. A decision metric comes with the other rules for NaN and the
+            share of NaN rows (`columns.DECISIONS`), as far as the table has them.
         bounds: least and greatest possible value of own metrics, as {"mine": (0, 1)}. Of an own metric without bounds the
             interval is Student's t, which may leave the range of the metric; it is blank where all trials agree, where few were
             harmed, and where values are missing.
 
     Returns:
-        the condition's columns, `mitigation_id`, `auc_golden`, `n` (trials), the structured
+        the condition's columns, `mitigation_id`, `auc_golden` (and those of other headlines), `n` (trials), the structured
         columns, `interval` (the method of the intervals, as `Student's t` or `Stringer's bound`, several of strata; with the
         metrics in brackets where they differ), `over` (what they hold for: `maps`, other error maps on these rows; `maps and
         rows`, other rows too; by metric likewise) and `confidence`, `few_harmful` (so few trials were harmed that rare
         larger losses may be missing among them: intervals are Stringer's then, and blank for metrics without two bounds. Harm
-        is a loss of AUC; for metrics in `bounds` it is a distance from their median too. Where there is no AUC, as of rankings,
+        is a loss of the headline; for metrics in `bounds` it is a distance from their median too. Where there is no headline
         it is the latter for all metrics), `share_<outcome>`, `nan_rows` and `inf_rows` (mean per trial); of each metric its
-        mean over the trials that have it, `_low` and `_high` (see `Strata.mean_interval`; of `auc` and `auc_drop` the worse end
-        counts a trial whose model raised as an AUC of 0; the ends of metrics in `bounds` count missing values as the
-        bound), its two parts `_maps_low`, `_maps_high` (over error maps alone) and `_rows` (standard error over rows; NaN:
-        unknown, as of other metrics than `auc` and `auc_drop`, of rankings, streams and tables of version 0.8, and where no
-        trial changed the order of any rows), and the quantiles `_q10`, `_q90`; `auc_drop_bound`, if `auc_drop` is among them,
-        an upper bound of its mean over error maps that assumes nothing of the losses that were not seen (95 %, raised trials
-        lose all); `realised`, the rate that was drawn (events over sites of all trials), with the central 99.9 % range
+        mean over the trials that have it, `_low` and `_high` (see `Strata.mean_interval`; of headlines and their losses
+        the worse end counts a trial whose model raised as the worst value, an AUC of 0; the ends of metrics in `bounds` count
+        missing values as the bound), its two parts `_maps_low`, `_maps_high` (over error maps alone) and `_rows` (standard
+        error over rows; NaN: unknown, as of other metrics than `auc` and `auc_drop`, of rankings, streams and tables of version
+        0.8, and where no trial changed the order of any rows), and the quantiles `_q10`, `_q90`; `auc_drop_bound`, if
+        `auc_drop` is among them, an upper bound of its mean over error maps that assumes nothing of the losses that were not
+        seen (95 %, raised trials lose all); `realised`, the rate that was drawn (events over sites of all trials), with the central 99.9 % range
         `realised_low`, `realised_high` of Binomial(sites, rate) if the error model has a rate; `trials_harmed`, the share of
-        trials that lost over 0.001 AUC or raised, with `_low` and `_high` (95 %, Wilson; NaN where there is no AUC). `attrs`
+        trials that lost over 0.001 of the headline or raised, with `_low` and `_high` (95 %, Wilson; NaN without one). `attrs`
         describe the intervals.
 
     Raises:
@@ -97,8 +78,9 @@ def summarise(
     """
     import pandas as pd
 
-    check_table(table, (*CONDITION, "auc_golden", "outcome"))
-    metrics = check_names("metrics", metrics)
+    check_table(table, (*CONDITION, "outcome"))
+    golden_columns = golden(table).values()
+    metrics = _default(table) if metrics is None else check_names("metrics", metrics)
     for metric in metrics:
         if metric not in table:
             raise unknown("metric", metric, table.columns)
@@ -115,12 +97,12 @@ def summarise(
                 raise ValueError(
                     f"{where} holds trials of {several} {thing} (column {column!r}); summarise them one by one"
                 )
-        golden = group["auc_golden"].to_numpy(float, na_value=np.nan)[0]
-        has_auc = not np.isnan(golden)
-        row |= {"auc_golden": golden, "n": len(group)}
+        headlines = Headline.of(group)
+        losses = headlines[0].losses(group) if headlines else None
+        row |= {name: group[name].to_numpy(float, na_value=np.nan)[0] for name in golden_columns} | {"n": len(group)}
         row |= {column: group[column].iloc[0] for column in STRUCTURED if column in group}
         try:
-            strata = Strata.of(group if has_auc else group.drop(columns="auc_drop"))
+            strata = Strata.of(group, losses)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from error
         row |= {"interval": "", "over": "", "confidence": CONFIDENCE, "few_harmful": bool(strata.few_harmful.any())}
@@ -133,17 +115,16 @@ def summarise(
         over: dict[str, list[str]] = {}
         for metric in metrics:
             values = group[metric].to_numpy(float, na_value=np.nan)
-            judged = strata if has_auc and metric not in bounds else _judged(strata, group, values)
+            judged = strata if headlines and metric not in bounds else _judged(strata, group, values)
+            headline = next((each for each in headlines if metric in each.columns), None)
+            known = known_bounds(metric) if headline is None else headline.bounds_of(metric)
             row["few_harmful"] |= bool(judged.few_harmful.any())
-            mean, low, high, method = _interval(judged, values, metric, bounds.get(metric), row)
+            mean, low, high, method = _interval(judged, values, metric, bounds.get(metric, known), row, headline)
             if metric in bounds and 0 < np.isnan(values).sum() < len(values):
                 filled = [np.where(np.isnan(values), end, values) for end in bounds[metric]]
-                worst = [
-                    _interval(_judged(strata, group, filled_values), filled_values, metric, bounds[metric], row)
-                    for filled_values in filled
-                ]
+                worst = [_interval(_judged(strata, group, part), part, metric, bounds[metric], row) for part in filled]
                 low, high = np.fmin(low, worst[0][1]), np.fmax(high, worst[1][2])
-            elif metric != "auc_drop" and not known_bounds(metric) and 0 < np.isnan(values).sum() < len(values):
+            elif not known and 0 < np.isnan(values).sum() < len(values):
                 low = high = np.nan  # the values that are missing may be any
                 method = UNKNOWN
             if method:
@@ -151,18 +132,20 @@ def summarise(
             error = rows_error(strata, group, metric)
             if low == low:  # not NaN
                 over.setdefault(MAPS if np.isnan(error) else MAPS_AND_ROWS, []).append(metric)
-            ends = with_rows(mean, low, high, error, _bounds_of(metric, golden))
+            ends = with_rows(mean, low, high, error, known)
             _add(row, metric, zip(ENDS, (mean, *ends), strict=True))
             _add(row, metric, [("_maps_low", low), ("_maps_high", high), ("_rows", error)])
             _add(row, metric, [(f"_q{quantile}", strata.quantile(values, quantile / 100)) for quantile in (10, 90)])
         row |= {"interval": _by_metric(methods), "over": _by_metric(over)}
-        if "auc_drop" in metrics:
-            losses = group["auc_drop"].to_numpy(float, na_value=golden)
-            bound = strata.upper_bound(losses, (golden - 1, golden), CONFIDENCE) if has_auc else np.nan
-            row["auc_drop_bound"] = bound
+        for headline in headlines:
+            if headline.drop in metrics:
+                at_worst = np.nan_to_num(headline.losses(group), nan=headline.worst_of(headline.drop))
+                row[f"{headline.drop}_bound"] = strata.upper_bound(
+                    at_worst, headline.bounds_of(headline.drop), CONFIDENCE
+                )
         _add(row, "realised", zip(ENDS, realised_rate(group), strict=True))
-        harmed = (group["auc_drop"].to_numpy(float, na_value=np.nan) > DROP) | (outcomes == "raised")
-        _add(row, "trials_harmed", zip(ENDS, strata.share(harmed) if has_auc else (np.nan,) * 3, strict=True))
+        harmed = (np.nan,) * 3 if losses is None else strata.share((losses > DROP) | (outcomes == "raised"))
+        _add(row, "trials_harmed", zip(ENDS, harmed, strict=True))
         rows.append(row)
     summary = pd.DataFrame(rows)
     summary.attrs = {
@@ -202,8 +185,10 @@ def with_rows(mean: Any, low: Any, high: Any, error: Any, bounds: tuple[float, f
     return tuple(wider) if np.ndim(mean) else tuple(map(float, wider))
 
 
-def _bounds_of(metric: str, golden: float) -> tuple[float, float] | None:
-    return (golden - 1, golden) if metric == "auc_drop" else known_bounds(metric)
+def _default(table: "pd.DataFrame") -> list[str]:
+    """What is averaged if nothing is asked for: headlines and their losses, and the other metrics of clicks."""
+    names = [column for name in golden(table) for column in (name, f"{name}_drop")]
+    return [name for name in (*names, "logloss", "ne") if name in table and table[name].notna().any()]
 
 
 def _by_metric(groups: Mapping[str, Sequence[str]]) -> str:
@@ -251,7 +236,7 @@ def _checked_bounds(bounds: Mapping[str, tuple[float, float]], table: "pd.DataFr
             raise unknown("metric in bounds", name, table.columns)
         for end in check_items(f"bounds of {name!r}", ends, "the least and the greatest possible value"):
             check_instance(f"each bound of {name!r}", end, Real, "a number")
-        if known_bounds(name) or name == "auc_drop":
+        if known_bounds(name) or name.removesuffix("_drop") in HIGHER_IS_BETTER:
             raise ValueError(f"bounds of {name!r}: it is built in, and its range is known; bounds are for own metrics")
         if len(ends) != 2 or not ends[0] < ends[1]:
             raise ValueError(f"bounds of {name!r} are {ends!r}; they must be the least and the greatest possible value")
@@ -266,24 +251,27 @@ def _judged(strata: Strata, group: "pd.DataFrame", values: np.ndarray) -> Strata
         distance = np.abs(values - strata.quantile(values, 0.5))
         distance /= np.fmax.reduce(distance) or 1.0
     # The distance takes the place of the loss, in units of the farthest one: `few_harmful` asks which trials carry the mean.
-    few_far = Strata.of(group.assign(auc_drop=distance)).few_harmful
+    few_far = Strata.of(group, distance).few_harmful
     return replace(strata, few_harmful=strata.few_harmful | few_far)
 
 
 def _interval(
-    strata: Strata, values: np.ndarray, metric: str, bounds: tuple[float, float] | None, row: dict
+    strata: Strata,
+    values: np.ndarray,
+    metric: str,
+    bounds: tuple[float, float] | None,
+    row: dict,
+    headline: Headline | None = None,
 ) -> tuple[float, float, float, str]:
     """Mean and interval of a metric over the trials of one condition, and how it is made; at a rate of 0 the value is exact."""
-    golden = row["auc_golden"]
-    bounds = bounds or _bounds_of(metric, golden)
     if row["ber"] == 0 and len(set(values)) == 1:
         return *(float(values[0]),) * 3, EXACT
     try:
         mean, low, high = strata.mean_interval(values, bounds)
-        if metric in ("auc", "auc_drop") and row["share_raised"] and not np.isnan(golden):
-            lost = bounds[0] if metric == "auc" else bounds[1]
+        if headline is not None and row["share_raised"]:
+            lost = headline.worst_of(metric)
             worst = strata.mean_interval(np.where(np.isnan(values), lost, values), bounds)
-            low, high = (np.fmin(low, worst[1]), high) if metric == "auc" else (low, np.fmax(high, worst[2]))
+            low, high = (np.fmin(low, worst[1]), high) if lost == bounds[0] else (low, np.fmax(high, worst[2]))
     except ValueError as error:
         raise ValueError(f"column {metric!r}: {error}") from error
     return mean, float(low), float(high), strata.methods(values, bounds)

@@ -8,7 +8,7 @@ from torch import nn
 
 from drsrobust.evaluation import Passes, Probes, RowsError
 from drsrobust.extend import AffectedRows, attached_mitigations, cache_folder, flipped, probe_tensors, stored
-from drsrobust.metrics import CLICK, HEADLINE, Headline, OwnMetric, StreamedMetrics, split_name
+from drsrobust.metrics import CLICK, OF_CLICKS, OwnMetric, StreamedMetrics, StreamedNumbers, split_name
 from drsrobust.models import BATCH, PaddedBatches, Scoring, score
 
 ALONE = 4  # passes, at most, that find out of which tensors flips change scores, where flips in all of them do
@@ -53,7 +53,7 @@ class StreamPasses(Passes):
         """These are the metrics, too."""
         return self
 
-    def kept(self, scores: Headline) -> None:
+    def kept(self, scores: StreamedNumbers) -> None:
         """Nothing."""
 
     def check_metric(self, metric: OwnMetric) -> None:
@@ -67,7 +67,7 @@ class StreamPasses(Passes):
                 return bounded
         return False
 
-    def full(self, golden: bool = False) -> Headline:
+    def full(self, golden: bool = False) -> StreamedNumbers:
         """Metrics of all rows by the model in its present state; `golden` as of `score`.
 
         Raises:
@@ -82,7 +82,7 @@ class StreamPasses(Passes):
                     raise StreamError(str(error)) from error
             if golden:
                 self.ends = metrics.low, metrics.high
-            return metrics.headline()
+            return metrics.of_clicks()
 
     def probe(self) -> Probes | None:
         """Tensors that no score depends on, as of `unread_tensors`.
@@ -96,11 +96,11 @@ class StreamPasses(Passes):
         few = AffectedRows(self._model, first.take(np.arange(min(BATCH, len(first)))), 0, self._scoring)
         return Probes(unread=unread_tensors(self._model, few, self.intact))
 
-    def headline(self, scores: Headline, changed: None) -> tuple[float, float, float]:
+    def of_clicks(self, scores: StreamedNumbers, changed: None) -> tuple[float, float, float]:
         """AUC, log loss and normalised entropy."""
         return scores[:3]
 
-    def non_finite(self, scores: Headline, golden: Headline | None = None) -> tuple[int, int]:
+    def non_finite(self, scores: StreamedNumbers, golden: StreamedNumbers | None = None) -> tuple[int, int]:
         """As of `Passes`."""
         return scores.nan_rows, scores.inf_rows
 
@@ -108,14 +108,16 @@ class StreamPasses(Passes):
         """Whether the model without errors gives the golden metrics."""
         return self.full() == self.scores
 
-    def check(self, golden: Headline) -> None:
+    def check(self, golden: StreamedNumbers) -> None:
         """Nothing to check: no array is kept."""
 
     def check_name(self, name: str) -> None:
         """Raises ValueError for a metric that is unknown, or that needs all scores."""
-        if name not in HEADLINE:
+        if name not in OF_CLICKS:
             split_name(name, CLICK)
-            raise ValueError(f"metric {name!r} needs all scores, and a stream keeps none; it has {', '.join(HEADLINE)}")
+            raise ValueError(
+                f"metric {name!r} needs all scores, and a stream keeps none; it has {', '.join(OF_CLICKS)}"
+            )
 
 
 def unread_tensors(model: nn.Module, few: AffectedRows, intact: Callable[[], bool]) -> tuple[str, ...]:

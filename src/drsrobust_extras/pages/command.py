@@ -92,7 +92,7 @@ def _tell(campaign, settings, table) -> None:
     """Prints the summary of a finished campaign, and writes its report."""
     from drsrobust.statistics import summarise
 
-    shown = ["auc", "auc_drop"] if campaign.evaluator.golden.auc is not None else [*campaign.metrics]
+    shown = [name for headline in campaign.headlines[:1] for name in headline.columns] or [*campaign.metrics]
     summary = summarise(table, shown, bounds=settings.report.ends())
     ends = [f"{shown[-1]}{end}" for end in ("", "_low", "_high")]
     columns = ["target", "mitigation", "error_model", "rate", "n", *ends]

@@ -55,7 +55,7 @@ def test_metrics_of_blocks_are_those_of_all_scores(kind, compare, monkeypatch, s
         metrics = streamed(0.3, compare)
         for start in range(0, 5000, size):
             metrics.add(labels[start : start + size], scores[start : start + size])
-        headline = metrics.headline()
+        headline = metrics.of_clicks()
         assert headline.auc == expected and metrics.low == np.nanmin(scores) and metrics.high == np.nanmax(scores)
         assert headline.logloss == pytest.approx(log_loss(labels, scores, 0.3), rel=1e-12)
         assert headline.ne == pytest.approx(normalised_entropy(labels, scores, 0.3), rel=1e-12)
@@ -72,7 +72,7 @@ def test_millions_of_scores(streamed):
         metrics.add(labels[rows], scores[rows])
     keys = AUC.best_first_keys(served(scores))
     twice = AUC.twice_won_of_keys(labels == 1, keys)
-    assert metrics.headline().auc == AUC.share_won(twice, int(labels.sum()), int((labels == 0).sum()))
+    assert metrics.of_clicks().auc == AUC.share_won(twice, int(labels.sum()), int((labels == 0).sum()))
 
 
 def test_float64_logits_are_refused(streamed):

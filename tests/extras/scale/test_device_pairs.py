@@ -38,7 +38,7 @@ def test_metrics_count_by_it_where_many_rows_changed(monkeypatch, compare):
     for m in (0, 1, 20, 21, 100, n):
         scores, rows = golden.copy(), random.permutation(n)[:m]
         scores[rows] *= random.choice([-1, 1, 1e30, np.nan], size=m).astype(np.float32)
-        assert there.headline(scores, rows) == pytest.approx(here.headline(scores, rows), abs=0, nan_ok=True)
+        assert there.of_clicks(scores, rows) == pytest.approx(here.of_clicks(scores, rows), abs=0, nan_ok=True)
     assert counted == [n] * 3
     assert there.auc(scores) == here.auc(scores)
     there.check(golden)

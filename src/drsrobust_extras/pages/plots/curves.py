@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
 NONE, UNPROTECTED = "none", "no protection"  # the model without a mitigation, in tables and in figures
 _KEYS = ["model", "dataset", "error_model", "target"]
+METRIC = "auc"  # of which all curves are
 _NUMBERS = ["ber", "realised", "realised_low", "realised_high", "n", "auc", "auc_low", "auc_high", "auc_q10", "auc_q90"]
 _NUMBERS += ["auc_golden", "share_nonfinite"]
 _MITIGATION_KEYS = ["model", "dataset", "protocol", "target", "mitigation", "series", "ber"]

@@ -8,7 +8,7 @@ import numpy as np
 
 from drsrobust.campaign import Campaign
 from drsrobust.extend import new_file, versions
-from drsrobust.statistics import ENDS, FEW_TRIALS, NONE, STRATUM, recovery, summarise
+from drsrobust.statistics import ENDS, FEW_TRIALS, NONE, STRATUM, Headline, recovery, summarise
 from drsrobust_extras.pages.plots import curves, losses
 from drsrobust_extras.pages.plots.save import save, write_csv
 from drsrobust_extras.pages.plots.style import legend_outside, new_panels, styled
@@ -27,15 +27,16 @@ def write_campaign(campaign: Campaign, folder: Path, bounds: Mapping[str, tuple[
     table = campaign.table()
     if table.empty:
         raise ValueError(f"{campaign!r} has no finished trial; call run() first")
-    click = campaign.evaluator.golden.auc is not None
-    if not click and not campaign.metrics:
+    headline = next(iter(campaign.headlines), None)
+    if headline is None and not campaign.metrics:
         raise ValueError("a campaign of rankings has no AUC; give it metrics=, as ['ndcg@10']")
-    metrics = [*(("auc", "auc_drop", "logloss", "ne") if click else ()), *campaign.metrics]
-    main = "auc_drop" if click else campaign.metrics[0]
-    summary = summarise(table, metrics, bounds=bounds)
-    recovered = recovery(table) if click and table["mitigation"].nunique() > 1 else None
+    others = [name for name in ("logloss", "ne") if table[name].notna().any()]
+    metrics = [*(() if headline is None else headline.columns), *others, *campaign.metrics]
+    main = campaign.metrics[0] if headline is None else headline.drop
+    summary = summarise(table, list(dict.fromkeys(metrics)), bounds=bounds)
+    recovered = recovery(table) if headline is not None and table["mitigation"].nunique() > 1 else None
     with report_files(folder) as part:
-        _write(campaign, table, summary, recovered, main, part)
+        _write(campaign, table, summary, recovered, main, headline, part)
     return folder / PAGE
 
 
@@ -45,19 +46,20 @@ def _write(
     summary: "pd.DataFrame",
     recovered: "pd.DataFrame | None",
     main: str,
+    headline: Headline | None,
     folder: Path,
 ) -> None:
     figures = folder / "figures"
     names = []
     others = [name for name in campaign.metrics if name != main and summary[name].notna().any()]
-    for name, ax, data, caption, title in _figures(summary, recovered, main, others):
+    for name, ax, data, caption, title in _figures(summary, recovered, main, headline, others):
         save(ax, name, data, caption, title=title, folder=figures)
         names.append(name)
     write_csv(table, folder / "trials.csv", digits=None)
     write_csv(summary, folder / "summary.csv")
     evaluator = campaign.evaluator
     columns = [*_SHOWN, *(f"{metric}{end}" for metric in (main, *others) for end in ENDS)]
-    cards = _cards(summary, recovered, main)
+    cards = _cards(summary, recovered, main, headline)
     cards += [*_unsure(summary, is_stratified=STRATUM in table), *_raised(campaign)]
     page = (
         templates()
@@ -78,26 +80,26 @@ def _write(
 
 
 def _opening(campaign: Campaign, table: "pd.DataFrame") -> str:
-    golden = campaign.evaluator.golden
-    start = "" if golden.auc is None else f"Without errors its AUC is {golden.auc:.4f}. "
+    known = campaign.headlines[:1]
+    start = "".join(f"Without errors its {headline.unit} is {headline.golden:.4f}. " for headline in known)
     return f"{start}{len(table):,} error maps in {len(campaign.conditions)} conditions, {len(campaign.evaluator.rows):,} rows."
 
 
-def _cards(summary: "pd.DataFrame", recovered: "pd.DataFrame | None", main: str) -> list[dict[str, str]]:
+def _cards(
+    summary: "pd.DataFrame", recovered: "pd.DataFrame | None", main: str, headline: Headline | None
+) -> list[dict[str, str]]:
     """What was found, a sentence with its number each."""
-    drop = main == "auc_drop"
-    ordered = summary.dropna(subset=[main]).sort_values(main, ascending=not drop)
+    ordered = summary.dropna(subset=[main]).sort_values(main, ascending=headline is None)
     cards = []
     if len(plain := ordered[ordered["mitigation"] == NONE]):
         worst = plain.iloc[0]
-        what = "costs an AUC of" if drop else f"leaves {main} at"
+        what = f"leaves {main} at" if headline is None else f"costs {_article(headline.unit)} {headline.unit} of"
         cards.append({"head": "Worst without protection", "text": f"{_where(worst)} {what} {_interval(worst, main)}."})
         best = plain.iloc[-1]
         text = f"{_where(best)} {what} {_interval(best, main)}."
-        if drop and best[f"{main}_low"] <= 0:
-            text = (
-                f"{_where(best)} shows no loss of AUC in {best['n']} trials; it is at most {best[f'{main}_high']:.2g}."
-            )
+        if headline is not None and best[f"{main}_low"] <= 0:
+            text = f"{_where(best)} shows no loss of {headline.unit} in {best['n']} trials; "
+            text += f"it is at most {best[f'{main}_high']:.2g}."
         cards.append({"head": "Least harm", "text": text})
     if recovered is not None:
         protected = recovered[recovered["mitigation"] != NONE].dropna(subset=["recovery_low"])
@@ -105,6 +107,10 @@ def _cards(summary: "pd.DataFrame", recovered: "pd.DataFrame | None", main: str)
             text = f"{row['mitigation']} gives back {_interval(row, 'recovery', '.0%')} of what {_where(row)} costs."
             cards.append({"head": "Best protection", "text": text})
     return cards
+
+
+def _article(noun: str) -> str:
+    return "an" if noun[0] in "AEIOaeio" else "a"
 
 
 def _unsure(summary: "pd.DataFrame", *, is_stratified: bool) -> list[dict[str, str]]:
@@ -144,16 +150,23 @@ def _interval(row: Mapping[str, Any], name: str, form: str = ".3g") -> str:
     return f"{row[name]:{form}} [{row[f'{name}_low']:{form}}, {row[f'{name}_high']:{form}}]"
 
 
-def _figures(summary: "pd.DataFrame", recovered: "pd.DataFrame | None", main: str, others: Sequence[str]) -> Any:
+def _figures(
+    summary: "pd.DataFrame",
+    recovered: "pd.DataFrame | None",
+    main: str,
+    headline: Headline | None,
+    others: Sequence[str],
+) -> Any:
     """Name, axes, data, caption and title (None: of `save`) of each figure. Two rates or more make a curve."""
-    is_rate = (summary["rate"] == summary["ber"]) & (summary["ber"] > 0) & (main == "auc_drop")
+    has_curve = headline is not None and headline.name == curves.METRIC
+    is_rate = (summary["rate"] == summary["ber"]) & (summary["ber"] > 0) & has_curve
     curve = [summary["error_model"], summary["target"]]
     is_rate &= summary["ber"].where(is_rate).groupby(curve).transform("nunique") > 1
     rates, single = summary[is_rate], summary[~is_rate]
     if len(plain := rates[rates["mitigation"] == NONE]):
         data = curves.auc_vs_ber_data(plain)
         yield "auc", curves.auc_vs_ber(data), data, "AUC against the bit error rate, without protection.", None
-    if recovered is not None:
+    if recovered is not None and has_curve:
         of_rates = recovered[recovered["rate"] == recovered["ber"]]
         for number, (errors, rows) in enumerate(rates.groupby(["error_model", "target"], sort=False)):
             where = " in ".join(errors)
@@ -168,19 +181,20 @@ def _figures(summary: "pd.DataFrame", recovered: "pd.DataFrame | None", main: st
         if len(data := rows[[*_SHOWN, *(f"{metric}{end}" for end in ENDS)]].dropna(subset=[metric])):
             caption = f"{metric} of each condition: mean over trials with its 95 % interval."
             title = f"{metric}, by errors and protection"  # the largest of means with wide intervals is no message
-            yield f"metric_{number}" if number else "conditions", _by_condition(data, metric), data, caption, title
+            ax = _by_condition(data, metric, loss_of=None if number or headline is None else headline.unit)
+            yield f"metric_{number}" if number else "conditions", ax, data, caption, title
 
 
 @styled
-def _by_condition(data: "pd.DataFrame", metric: str) -> "Axes":
+def _by_condition(data: "pd.DataFrame", metric: str, *, loss_of: str | None) -> "Axes":
     (ax,) = new_panels()
     ax.figure.set_size_inches(7, 1.2 + 0.3 * len(data))
     places = range(len(data))
-    if metric == "auc_drop":
-        floor = losses.loss_floor(data)
-        losses.draw_losses(ax, data, places, floor=floor, vertical=False, marker="o")
-        losses.loss_axis(ax, floor, data[[metric, f"{metric}_high"]].max(axis=None), axis="x")
-        if notes := losses.bound_handles(data, floor=floor, vertical=False):
+    if loss_of is not None:
+        floor = losses.loss_floor(data, metric)
+        losses.draw_losses(ax, data, places, value=metric, floor=floor, vertical=False, marker="o")
+        losses.loss_axis(ax, floor, data[[metric, f"{metric}_high"]].max(axis=None), axis="x", label=f"{loss_of} lost")
+        if notes := losses.bound_handles(data, metric, floor=floor, vertical=False):
             legend_outside(ax, notes)
     else:
         ax.errorbar(data[metric], places, xerr=curves.interval(data, metric), fmt="o", capsize=2.5, markersize=5)

@@ -13,7 +13,7 @@ from drsrobust.evaluation import Evaluator
 from drsrobust.extend import Stratum, harmful_pilots, strata_of, trial_seed
 from drsrobust.injection import SPREAD, AddressSpace, CriticalBits, ErrorMap, ErrorModel, Injection, Target, resolve
 from drsrobust.mitigation import Mitigation, Screened
-from drsrobust.statistics import ALL, DROP, LOSS_IS_BOUNDED, NONE, STRATUM, WEIGHT, Strata
+from drsrobust.statistics import ALL, DROP, LOSS_IS_BOUNDED, NONE, STRATUM, WEIGHT, Headline, Strata
 from drsrobust_extras.risk.planning.simultaneous import Uncertainty, uncertainty
 
 FACTOR = 2.0  # between predicted and measured loss, over which losses do not add up
@@ -21,7 +21,7 @@ FACTOR = 2.0  # between predicted and measured loss, over which losses do not ad
 
 @dataclass(frozen=True, eq=False)
 class Losses:
-    """AUC that errors in one tensor alone cost, by error map and protection of the tensor.
+    """AUC (or another headline) that errors in one tensor alone cost, by error map and protection of the tensor.
 
     Attributes:
         tensors, options: names; the first option is `none`.
@@ -30,7 +30,7 @@ class Losses:
         stratum: names [maps].
         weight: float64 [maps], which sum to 1.
         bounded: bool [maps], of strata whose losses are bounded by those seen under every protection.
-        golden: AUC without errors.
+        headline: the metric, with its value without errors.
     """
 
     tensors: tuple[str, ...]
@@ -40,7 +40,7 @@ class Losses:
     stratum: tuple[str, ...]
     weight: np.ndarray
     bounded: np.ndarray
-    golden: float
+    headline: Headline
 
     @cached_property
     def strata(self) -> Strata:
@@ -48,7 +48,7 @@ class Losses:
         import pandas as pd
 
         columns = {STRATUM: self.stratum, WEIGHT: self.weight, LOSS_IS_BOUNDED: self.bounded}
-        return Strata.of(pd.DataFrame(columns | {"auc_drop": self.whole, "outcome": "ok"}))
+        return Strata.of(pd.DataFrame(columns | {"outcome": "ok"}), self.whole)
 
     @cached_property
     def uncertainty(self) -> Uncertainty:
@@ -57,7 +57,7 @@ class Losses:
 
     @property
     def harmful(self) -> float:
-        """Mean number of tensors per map in which errors cost over 0.001 AUC."""
+        """Mean number of tensors per map in which errors cost over 0.001."""
         return self.strata.mean((self.values[:, :, 0] > DROP).sum(axis=1).astype(float))
 
     @property
@@ -118,11 +118,9 @@ def measure(
         seed: decides the maps, which are those of a campaign with this seed.
 
     Raises:
-        ValueError: a candidate that covers none of the tensors, or rows without an AUC.
+        ValueError: a candidate that covers none of the tensors.
     """
-    space, golden = resolve(evaluator.model, target), evaluator.golden.auc
-    if golden is None:
-        raise ValueError("a plan minimises the loss of AUC, which task='ranking' does not have")
+    space, headline = resolve(evaluator.model, target), Headline.without_errors(evaluator.golden)[0]
     tensors = tuple(tensor.name for tensor in space.tensors)
     covered = np.ones((len(tensors), 1 + len(candidates)), bool)
     for number, candidate in enumerate(candidates, 1):
@@ -131,12 +129,12 @@ def measure(
         if not covered[:, number].any():
             raise ValueError(f"{candidate.name} protects none of the {len(tensors)} tensors of target {str(target)!r}")
     drawn = list(_draw(evaluator, errors, target, space, trials, seed))
-    pilots = [(_loss(evaluator, golden, entry), stratum) for entry, stratum in drawn if stratum.is_pilot]
+    pilots = [(_loss(evaluator, headline, entry), stratum) for entry, stratum in drawn if stratum.is_pilot]
     maps = [entry for entry, stratum in drawn if not stratum.is_pilot]
     strata = [stratum for _, stratum in drawn if not stratum.is_pilot]
     counts = Counter(entry.name for entry in strata)
     values = np.full((len(maps), *covered.shape), np.nan)
-    lost_by_map = np.array([_loss(evaluator, golden, entry) for entry in maps])
+    lost_by_map = np.array([_loss(evaluator, headline, entry) for entry in maps])
     cached: dict[tuple, float] = {}
     for option, candidate in enumerate((None, *candidates)):
         screened = maps
@@ -146,7 +144,7 @@ def measure(
         for number in np.flatnonzero(covered[:, option]):
             name = tensors[number]
             touched = [entry.get(name) for entry in parts]
-            values[:, number, option] = _losses(evaluator, golden, candidate, name, touched, cached)
+            values[:, number, option] = _losses(evaluator, headline, candidate, name, touched, cached)
     weight = np.array([entry.probability / counts[entry.name] for entry in strata])
     names = (NONE, *(candidate.name for candidate in candidates))
     by_stratum: dict[Stratum, list[float]] = defaultdict(list)
@@ -154,7 +152,7 @@ def measure(
         by_stratum[stratum].append(loss)
     harmful = harmful_pilots(list(by_stratum), list(map(np.array, by_stratum.values())))
     bounded = np.array([entry.is_bounded(SPREAD[-1], harmful) for entry in strata])
-    return Losses(tensors, names, values, lost_by_map, tuple(entry.name for entry in strata), weight, bounded, golden)
+    return Losses(tensors, names, values, lost_by_map, tuple(entry.name for entry in strata), weight, bounded, headline)
 
 
 def _draw(
@@ -182,13 +180,13 @@ def strata_for(errors: ErrorModel, space: AddressSpace) -> list[Stratum]:
         return [Stratum(ALL, 1.0, errors)]
 
 
-def _loss(evaluator: Evaluator, golden: float, error_map: ErrorMap | None) -> float:
-    """The AUC that errors cost; all of it where the model raises. Without errors it is what the mitigation itself costs: a gain
-    on these rows is chance and counts as 0."""
+def _loss(evaluator: Evaluator, headline: Headline, error_map: ErrorMap | None) -> float:
+    """What errors cost; the most where the model raises. Without errors it is what the mitigation itself costs: a gain on these
+    rows is chance and counts as 0."""
     if error_map is None or not len(error_map):
-        return max(0.0, golden - evaluator.golden.auc)
+        return max(0.0, headline.loss(headline.value(evaluator.golden)))
     with error_map.applied(evaluator.model):
-        return golden - (evaluator.rerun(error_map).auc or 0.0)
+        return headline.loss(headline.value(evaluator.rerun(error_map)))
 
 
 def _by_tensor(error_map: ErrorMap) -> Iterator[tuple[str, ErrorMap]]:
@@ -199,7 +197,7 @@ def _by_tensor(error_map: ErrorMap) -> Iterator[tuple[str, ErrorMap]]:
 
 def _losses(
     evaluator: Evaluator,
-    golden: float,
+    headline: Headline,
     candidate: Mitigation | None,
     tensor: str,
     parts: Sequence[ErrorMap | None],
@@ -208,9 +206,9 @@ def _losses(
     """The loss of each map's errors in one tensor; `cached` holds those without a side in the computation."""
     if candidate is not None and candidate.computes:
         with evaluator.under(candidate.on([tensor])) as guarded:
-            return [_loss(guarded, golden, part) for part in parts]
+            return [_loss(guarded, headline, part) for part in parts]
     keys = [(tensor, None if part is None else (part.word.tobytes(), part.mask.tobytes())) for part in parts]
     for key, part in zip(keys, parts, strict=True):
         if key not in cached:
-            cached[key] = _loss(evaluator, golden, part)
+            cached[key] = _loss(evaluator, headline, part)
     return [cached[key] for key in keys]

@@ -23,7 +23,7 @@ from drsrobust.extend import (
 from drsrobust.injection import SPREAD, ErrorModel, Target, as_target, resolve
 from drsrobust.mitigation import Composed, Mitigation
 from drsrobust.models import padded_batches, state_digest
-from drsrobust.statistics import ENDS, LOSS_IS_BOUNDED, NONE, STRATUM, WEIGHT, Strata, summarise
+from drsrobust.statistics import ENDS, LOSS_IS_BOUNDED, NONE, STRATUM, WEIGHT, Headline, Strata, summarise
 from drsrobust_extras.risk.planning.choice import Choice, InfeasibleBudget, cheapest, choose
 from drsrobust_extras.risk.planning.costs import WHOLE, cost_arrays, tensor_costs
 from drsrobust_extras.risk.planning.losses import Losses, maps_of, measure, strata_for
@@ -263,14 +263,16 @@ class Plan:
             protection.apply(evaluator.model) for protection in plans
         ]
         distinct = list({protection.identity(): protection for protection in protections}.values())
-        space, tables = resolve(evaluator.model, target), []
+        space, tables, headline = resolve(evaluator.model, target), [], Headline.without_errors(evaluator.golden)[0]
         strata = strata_for(errors, space)
         for stratum, count in maps_of(strata, trials):
             grid = {"errors": [stratum.error_model], "targets": [target], "mitigations": [None, *distinct]}
-            table = Campaign(evaluator, **grid, trials=count, seed=seed).run(workers=1)
+            measures = [headline.name] if evaluator.golden.auc is None else []
+            table = Campaign(evaluator, **grid, metrics=measures, trials=count, seed=seed).run(workers=1)
             tables.append(table.assign(**{STRATUM: stratum.name, WEIGHT: stratum.probability / count}))
         spreads = {NONE: SPREAD[0]} | {protection.name: protection.spread for protection in distinct}
-        lost = [table["auc_drop"].fillna(table["auc_golden"]).groupby(table["mitigation"]) for table in tables]
+        most = headline.worst_of(headline.drop)
+        lost = [table[headline.drop].fillna(most).groupby(table["mitigation"]) for table in tables]
         harmful = {
             name: harmful_pilots(strata, [values.get_group(name).to_numpy() for values in lost]) for name in spreads
         }
@@ -290,22 +292,23 @@ class Plan:
             one row per mitigation: `mitigation`, `kind`, `stored_percent`, `time_percent`, `n` trials, `auc_drop` (mean loss)
             and `over_plan`, how much more it loses than the plan on the same maps, both with `_low` and `_high`.
         """
-        summary = summarise(trials, ["auc_drop"])
+        headline = self.losses.headline
+        summary, most = summarise(trials, [headline.drop]), headline.worst_of(headline.drop)
         trials = trials.sort_values([STRATUM, "trial"], kind="stable")
         lost = {
-            name: protected["auc_drop"].to_numpy(float, na_value=self.losses.golden)
+            name: protected[headline.drop].to_numpy(float, na_value=most)
             for name, protected in trials.groupby("mitigation", sort=False)
         }
-        protected, over = trials[trials["mitigation"] == self.name], []
+        protected, over, bounds = trials[trials["mitigation"] == self.name], [], headline.change_bounds
         for name in summary["mitigation"]:  # an interval that few large differences decide is Stringer's
             difference = lost[name] - lost[self.name]
-            strata = Strata.of(protected.assign(auc_drop=np.abs(difference)))
-            over.append(strata.mean_interval(difference, (-1.0, 1.0)) if name != self.name else (0.0, 0.0, 0.0))
+            strata = Strata.of(protected, np.abs(difference))
+            over.append(strata.mean_interval(difference, bounds) if name != self.name else (0.0, 0.0, 0.0))
         costs = trials.drop_duplicates("mitigation").set_index("mitigation")[list(_ABOUT)]
-        table = summary[["mitigation", "n", *(f"auc_drop{end}" for end in ENDS)]].join(costs, on="mitigation")
+        table = summary[["mitigation", "n", *(f"{headline.drop}{end}" for end in ENDS)]].join(costs, on="mitigation")
         table[[f"over_plan{end}" for end in ENDS]] = over
         order = ["mitigation", *_ABOUT]
-        return table[[*order, *table.columns.drop(order)]].sort_values("auc_drop", kind="stable", ignore_index=True)
+        return table[[*order, *table.columns.drop(order)]].sort_values(headline.drop, kind="stable", ignore_index=True)
 
     def __repr__(self) -> str:
         used = int((self.choice.option > 0).sum())

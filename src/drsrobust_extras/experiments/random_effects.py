@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust._arguments import check_instance, check_items, check_names, wrong
-from drsrobust.statistics.columns import CONDITION, check_confidence
-from drsrobust.statistics.intervals import CONFIDENCE
-from drsrobust.statistics.summary import known_bounds, with_rows
+from drsrobust.extend import check_instance, check_items, check_names, wrong
+from drsrobust.metrics import known_bounds
+from drsrobust.statistics import CONDITION, CONFIDENCE, check_confidence, with_rows
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -3,10 +3,9 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from drsrobust._arguments import check_instance, check_items
-from drsrobust.evaluation.evaluation import compared
-from drsrobust.evaluation.evaluator import Evaluator, check_evaluator
-from drsrobust.metrics.auc import auc_difference
+from drsrobust.evaluation import Evaluator, check_evaluator, compared
+from drsrobust.extend import check_instance, check_items
+from drsrobust.metrics import auc_difference
 from drsrobust.mitigation import Mitigation
 
 if TYPE_CHECKING:
