@@ -80,8 +80,9 @@ def run(python, script, folder):
 def test_it_holds_the_package_alone(wheel):
     with zipfile.ZipFile(wheel) as archive:
         folders = {name.split("/")[0] for name in archive.namelist()}
-        endings = {Path(name).suffix for name in archive.namelist() if name.startswith("drsrobust/")}
-    assert len(folders) == 2 and "drsrobust" in folders  # and its metadata; the study stays in the checkout
+        endings = {Path(name).suffix for name in archive.namelist() if name.startswith("drsrobust")}
+    packages = {name for name in folders if not name.endswith(".dist-info")}
+    assert packages == {"drsrobust", "drsrobust_extras"} and len(folders) == 3  # the study stays in the checkout
     assert ".ipynb" not in endings and {".j2", ".pyi", ".py"} <= endings
 
 

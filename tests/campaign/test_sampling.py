@@ -1,5 +1,6 @@
 """Campaigns whose trials are drawn by the number of critical flips."""
 
+import logging
 import re
 
 import numpy as np
@@ -51,8 +52,11 @@ def test_it_says_so(table):
     assert "stratified trials" in table.head(2)._repr_html_() and "stratified" not in repr(table[["auc"]])
 
 
-def test_conditions_with_more_trials_than_asked_are_named_once(evaluator, tmp_path, caplog):
+def test_conditions_with_more_trials_than_asked_are_named_once(evaluator, tmp_path, caplog, monkeypatch):
     """At 1e-4 this model has four strata, at 1e-6 three, both with two pilots; at 1e-1 it has plain maps."""
+    logger = logging.getLogger("drsrobust.campaign.campaign")
+    monkeypatch.setattr(logger, "disabled", False)  # whatever another test's library did to the process's logging
+    caplog.set_level(logging.WARNING, logger.name)
     options = {"errors": [BitFlip(rate) for rate in (1e-6, 1e-4, 1e-1)], "trials": 3}
     options["mitigations"] = [None, NaNGuard(value=0.0)]
     few = Campaign(evaluator, sampling="stratified", store=tmp_path / "s", **options)

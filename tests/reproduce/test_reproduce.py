@@ -61,7 +61,7 @@ def environ(cache):
     """For a run that keeps data and models in `cache`, and whose kernels generate fewer rows."""
     startup = cache.parent / "ipython" / "profile_default" / "startup" / "rows.py"
     startup.parent.mkdir(parents=True, exist_ok=True)
-    startup.write_text("from drsrobust.data import synthetic; synthetic.ROWS['synthetic-movielens'] = 20_000")
+    startup.write_text("from drsrobust_extras.data import synthetic; synthetic.ROWS['synthetic-movielens'] = 20_000")
     own = {"DRSROBUST_CACHE": str(cache), "OMP_NUM_THREADS": "1", "IPYTHONDIR": str(startup.parents[2])}
     return {name: value for name, value in os.environ.items() if name != "DRSROBUST_DATA"} | own
 
