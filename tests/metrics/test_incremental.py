@@ -39,21 +39,11 @@ def in_full(labels, golden, users, scores, compare="logit"):
         "median_change": metrics.median_change(scores, golden),
         "spearman": metrics.spearman(scores, golden),
     }
-    of_users = dict.fromkeys(LISTS)
-    if users is not None:
-        of_users = {
-            "ndcg@7": metrics.ndcg(labels, shown, users, 7),
-            "recall@1": metrics.recall(labels, shown, users, 1),
-            "hit_rate@50": metrics.hit_rate(labels, shown, users, 50),
-            "overlap@1": metrics.topk_overlap(shown, golden_shown, users, 1),
-            "users_harmed@7": metrics.users_harmed(labels, shown, golden_shown, users, 7),
-            "ndcg": metrics.ndcg(labels, shown, users, K),
-            "hit_rate": metrics.hit_rate(labels, shown, users, K),
-            "recall": metrics.recall(labels, shown, users, K),
-            "overlap": metrics.topk_overlap(shown, golden_shown, users, K),
-            "list_changed": metrics.list_changed(shown, golden_shown, users, K),
-            "users_harmed": metrics.users_harmed(labels, shown, golden_shown, users, K),
-        }
+    of_users, one, two = dict.fromkeys(LISTS), (labels, shown), (shown, golden_shown)
+    given = {"ndcg": one, "hit_rate": one, "recall": one, "topk_overlap": two, "list_changed": two}
+    for name in LISTS if users is not None else ():
+        base, _, length = name.replace("overlap", "topk_overlap").partition("@")
+        of_users[name] = getattr(metrics, base)(*given.get(base, (labels, *two)), users, int(length or K))
     return found | of_users
 
 

@@ -2,6 +2,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import skew
 
 from drsrobust.statistics.intervals import (
     bootstrap_interval,
@@ -21,6 +22,17 @@ def test_mean_interval():
     assert all(math.isnan(value) for value in mean_interval(np.array([])))
     value, low, high = mean_interval(np.full(9, 0.8))
     assert value == 0.8 and math.isnan(low) and math.isnan(high)  # without bounds nothing limits what was not seen
+
+
+def test_skewed_values_have_halls_interval():
+    """An end is where the statistic without skewness is t, that on the short side is Student's."""
+    values = np.random.default_rng(0).exponential(size=40)
+    mean, low, high = mean_interval(values)
+    error, k = values.std(ddof=1) / math.sqrt(40), skew(values, bias=False) / math.sqrt(40)
+    end = (mean - high) / error
+    assert end + k * end**2 / 3 + k**2 * end**3 / 27 + k / 6 == pytest.approx(-2.022691)  # t of 39 degrees
+    assert (mean - low) / error == pytest.approx(2.022691)
+    assert mean_interval(-values) == pytest.approx((-mean, -high, -low))
 
 
 def test_wilson():

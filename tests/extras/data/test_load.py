@@ -163,8 +163,8 @@ def test_what_is_refused(name, options, said):
     ("name", "options", "said"),
     [
         ("movielens-1m", {}, "root=, or set DRSROBUST_DATA .*GroupLens"),
-        ("movielens-1m", {"root": "."}, r"no ml-1m/ratings.dat \(nor .gz\).*GroupLens.* ratings.dat there"),
-        ("movielens-20m", {"root": "."}, r"no ml-20m/ratings.csv or rating.csv \(nor .gz\).* Kaggle"),
+        ("movielens-1m", {"root": "."}, r"ml-1m/ratings.dat \(nor .gz\).*GroupLens.* ratings.dat there"),
+        ("movielens-20m", {"root": "."}, r"ml-20m/ratings.csv or rating.csv \(nor .gz\).* Kaggle"),
         *[(f"movielens-{size}", {"root": "."}, f"{size.upper()}, ml-{size}.zip") for size in ("100k", "10m", "25m")],
         ("criteo-sample", {"root": "."}, "criteo_sample.txt"),
         ("criteo-terabyte", {"root": ".", "days": (0, 1)}, r"no .*day_1 \(nor .gz\).* day_1 there"),
