@@ -54,7 +54,9 @@ def test_no_harm_seen_has_a_width(table):
     row = pvf(table).iloc[3]
     few = np.where(np.arange(100) < 4, 0.5, 0.0)
     rare = pvf(table.assign(decision_changed=np.append([0.0, 0.25, 0.0, np.nan], few))).iloc[3]
-    assert tuple(rare[["incorrect", "incorrect_low", "incorrect_high"]]) == stringer_interval(few, (0, 1))
+    assert tuple(rare[["incorrect", "incorrect_low", "incorrect_high"]]) == pytest.approx(
+        stringer_interval(few, (0, 1))
+    )
     assert row["pvf"] == 0 and row["pvf_high"] == wilson(0, 100)[2]
     assert row["incorrect"] == row["incorrect_low"] == 0 and row["incorrect_high"] == pytest.approx(0.0295, abs=1e-4)
 

@@ -111,7 +111,10 @@ def test_what_needs_all_scores_or_other_processes_is_refused(trained, data):
             (lambda name=name: dr.Campaign(evaluator, metrics=[name], **errors), f"metric '{name}' .*stream")
             for name in ("ndcg@10", "decision_changed", "calibration")
         ],
-        (lambda: dr.Campaign(evaluator, metrics={"mean": np.mean}, **errors), "metric 'mean' .*stream"),
+        (
+            lambda: dr.Campaign(evaluator, metrics={"mean": lambda labels, scores, *_: scores.mean()}, **errors),
+            "metric 'mean' .*stream",
+        ),
         (lambda: evaluator.golden.metric("ndgc"), "metric 'ndgc'; did you mean 'ndcg'"),
         (lambda: dr.Campaign(evaluator, **errors).run(workers=2, progress=False), r"stream.*workers=1"),
         (lambda: dr.Evaluator(trained, dr.data.stream(cut(data.test, 300)), task="ranking"), "stream.*task='ranking'"),
