@@ -42,7 +42,7 @@ CATEGORIES = pd.Categorical(["tv", "book", "tv", None], categories=["tv", "radio
         ([[4.0], [0.0, 2.0], [], []], [4, 0, 2], [1, 2, 0, 0], 5, None),
         ([True, False, True, True], [1, 0, 1, 1], None, 2, None),
         (np.array([4, 0, 2, 4], np.uint64), [4, 0, 2, 4], None, 5, None),
-        (pd.cut(pd.Series([5.0, 1.0, 9.0]), [0, 3, 6, 10]), [1, 0, 2], None, 3, BY_CATEGORY.format(2)),
+        (pd.cut(pd.Series([5.0, 1.0, 9.0]), [0, 3, 6, 10]), [1, 0, 2], None, 3, SORTED.format(2)),
     ],
 )
 def test_what_columns_become(values, ids, lengths, size, said):
