@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import norm
 
-from drsrobust.metrics import auc, calibration, log_loss, normalised_entropy
+from drsrobust.metrics import auc
 from drsrobust.metrics.auc import argsort_keys, auc_difference, auc_interval, best_first_keys, placements
 
 
@@ -76,29 +77,9 @@ def test_keys_are_in_the_order_of_the_scores(floats, integers):
 
 def test_constant_and_missing_scores_are_a_coin_toss():
     labels = np.array([0, 1, 1, 0])
-    assert auc(labels, np.zeros(4)) == 0.5
+    assert auc(labels, np.zeros(4)) == auc(labels[:, None], np.zeros((4, 1))) == 0.5
     assert auc(labels, np.full(4, np.nan)) == 0.5
     assert auc(labels, np.array([0.0, np.nan, np.nan, 1.0])) == 0.5
-
-
-@pytest.mark.parametrize(
-    ("labels", "scores", "says"),
-    [
-        ([0, 1, 1], [0.1, 0.2], r"labels of shape \(3,\) and scores of shape \(2,\)"),
-        ([[0, 1], [1, 0]], [[0.1, 0.2], [0.3, 0.4]], r"both must be \[n\]"),
-        ([0, 1, math.nan], [0.1, 0.2, 0.3], "labels hold nan; they must be 0 or 1"),
-        ([0, 2], [0.1, 0.2], "labels hold 2"),
-    ],
-)
-@pytest.mark.parametrize("metric", [auc, log_loss, normalised_entropy, calibration], ids=lambda metric: metric.__name__)
-def test_input_that_is_no_input(metric, labels, scores, says):
-    prior = () if metric is auc else (0.5,)
-    with pytest.raises(ValueError, match=says):
-        metric(np.array(labels), np.array(scores), *prior)
-
-
-def test_columns_will_do():
-    assert auc(np.array([[0], [1]]), np.array([[0.1], [0.2]])) == 1.0
 
 
 def pairs(labels, scores):
@@ -136,32 +117,12 @@ def test_variance_is_delongs_formula():
     assert value == pytest.approx(a.mean()) and low < value < high
     error = np.sqrt(covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1])
     difference, low, high, p = auc_difference(labels, one, two)
-    assert difference == pytest.approx(a.mean() - b.mean()) and (high - low) / 2 == pytest.approx(
-        1.959964 * error, rel=1e-6
-    )
-    assert 0 < p < 0.1
+    assert difference == pytest.approx(a.mean() - b.mean())
+    assert (high - low) / 2 == pytest.approx(1.959964 * error, rel=1e-6)
+    assert p == pytest.approx(2 * norm.sf(difference / error))
 
 
-@pytest.mark.long
-def test_intervals_cover_what_they_should():
-    """Normal scores a distance d apart: AUC = Phi(d / sqrt 2). In 2,000 samples, 95 % +- 4 standard errors of it."""
-    from scipy.stats import binom, norm
-
-    rng = np.random.default_rng(2)
-    truth, covered, no_difference = norm.cdf(1 / np.sqrt(2)), 0, 0
-    for _ in range(2000):
-        labels = (rng.random(400) < 0.4).astype(int)
-        common = labels + rng.normal(size=400) * 0.8
-        one, two = (common + rng.normal(size=400) * 0.6 for _ in range(2))
-        _, low, high = auc_interval(labels, one)
-        covered += low <= truth <= high
-        _, low, high, _ = auc_difference(labels, one, two)
-        no_difference += low <= 0 <= high
-    least, most = binom.ppf([3e-5, 1 - 3e-5], 2000, 0.95)
-    assert least - 10 <= covered <= most and least - 10 <= no_difference <= most
-
-
-def test_alike_and_useless():
+def test_scores_that_rank_alike():
     labels = np.array([0, 1, 0, 1, 1, 0])
     scores = np.arange(6.0)
     # Certain of these rows; of others, 1 - 0.05^(1/3) of either class may be placed anywhere.
@@ -172,7 +133,3 @@ def test_alike_and_useless():
     assert auc_interval(labels, labels) == pytest.approx((1, max(0, 1 - room), 1))
     many = np.repeat(labels, 1000)
     assert auc_interval(many, many)[1] == pytest.approx(1 - np.sqrt(2) * (1 - 0.05 ** (1 / 3000)))
-    with pytest.raises(ValueError, match="6 clicks and 0 other rows; an AUC needs both"):
-        placements(np.ones(6), scores)
-    with pytest.raises(ValueError, match="1 clicks and 5 other rows; a variance needs two"):
-        auc_interval(np.array([1, 0, 0, 0, 0, 0]), scores)

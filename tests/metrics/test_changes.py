@@ -1,5 +1,6 @@
 import math
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -25,9 +26,7 @@ def test_decisions_by_probability():
         expected = np.mean((expit(scores) > threshold) != (expit(golden) > threshold))
         assert decision_changed(scores, golden, threshold) == pytest.approx(expected, abs=1e-3)
     assert decision_changed(golden, golden) == 0.0
-
-
-def test_the_threshold_is_not_rounded_to_the_scores():
+    # The threshold is not rounded to the scores.
     at = np.float32(math.log(0.1 / 0.9))  # one of its neighbours is on the other side of the exact logit
     near = np.array([np.nextafter(at, np.float32(-9)), at, np.nextafter(at, np.float32(9))], np.float32)
     golden = np.full(3, -5, np.float32)
@@ -41,9 +40,6 @@ def test_decisions_without_a_number():
     assert decision_changed_no_click(scores, golden) == 3 / 6  # the first NaN in place of a click
     assert nan_share(scores) == 2 / 6  # so that a check for NaN leaves 4 / 6 - 2 / 6 wrong
     assert score_changed(scores, golden) == 1.0
-    assert math.isnan(decision_changed(np.array([]), np.array([]))) and math.isnan(
-        score_changed(np.array([]), np.array([]))
-    )
 
 
 def test_moved():
@@ -52,18 +48,6 @@ def test_moved():
     assert score_changed(scores, golden) == 0.75  # 1e-3 as a float32 is above 1e-3
     assert score_changed(scores, golden, epsilon=0.002) == 0.5 and score_changed(scores, golden, epsilon=0) == 0.75
     assert score_changed(-scores, scores, epsilon=1.0) == 0.25  # no float32 difference overflows
-
-
-@pytest.mark.parametrize("threshold", [0, 1, -0.5, math.nan])
-def test_thresholds(threshold):
-    with pytest.raises(ValueError, match=f"threshold must be a probability between 0 and 1, .* got {threshold}"):
-        decision_changed(np.zeros(2), np.zeros(2), threshold)
-
-
-@pytest.mark.parametrize("epsilon", [-1.0, math.inf, math.nan])
-def test_distances(epsilon):
-    with pytest.raises(ValueError, match=f"epsilon must be a finite distance .* got {epsilon}"):
-        score_changed(np.zeros(2), np.zeros(2), epsilon)
 
 
 def test_relative_changes():
@@ -116,21 +100,5 @@ def test_scores_that_tell_nothing():
     assert spearman(np.full(4, np.nan), golden) == 0.0 and spearman(np.full(4, np.inf), golden) == 0.0
     assert math.isnan(spearman(golden, np.zeros(4))) and math.isnan(spearman(golden[:1], golden[:1]))
     none = np.array([])
-    assert all(
-        math.isnan(value) for value in (spearman(none, none), median_change(none, none), deviated(none, none, 0))
-    )
-
-
-@pytest.mark.parametrize("threshold", [-0.1, math.inf, math.nan])
-def test_shares_that_are_refused(threshold):
-    with pytest.raises(ValueError, match=f"threshold must be a finite share of the golden score, .* got {threshold}"):
-        deviated(np.zeros(2), np.zeros(2), threshold)
-
-
-METRICS = [decision_changed, score_changed, lambda *scores: deviated(*scores, 0.01), median_change, spearman]
-
-
-@pytest.mark.parametrize("metric", METRICS)
-def test_lengths_that_differ(metric):
-    with pytest.raises(ValueError, match=r"scores of shape \(2,\) and golden of shape \(3,\); both must be \[n\]"):
-        metric(np.zeros(2), np.zeros(3))
+    for metric in (decision_changed, score_changed, spearman, median_change, partial(deviated, threshold=0)):
+        assert math.isnan(metric(none, none))

@@ -23,13 +23,6 @@ def test_log_loss_and_entropy():
     assert math.isnan(normalised_entropy(np.ones(3), np.zeros(3), 0.3))
 
 
-def test_scores_that_are_not_numbers():
-    p = probabilities(np.array([np.nan, np.inf, -np.inf, 0.0]), prior=0.3)
-    assert p == pytest.approx([0.3, 1 - 1e-12, 1e-12, 0.5])
-    assert log_loss(np.array([1]), np.array([np.nan]), 0.3) == pytest.approx(-math.log(0.3))
-    assert log_loss(np.array([1]), np.array([-np.inf]), 0.3) == pytest.approx(-math.log(1e-12))
-
-
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.floats(width=32)), min_size=1, max_size=60), st.floats(0, 1))
 def test_log_loss_is_the_definition(rows, prior):
@@ -78,26 +71,9 @@ def test_calibration():
     assert math.isnan(calibration(np.zeros(4), np.zeros(4), 0.3))
 
 
-def test_calibration_is_that_of_torchrec():
-    import torch
-    from torchrec.metrics.calibration import compute_calibration, get_calibration_states
-
-    rng = np.random.default_rng(4)
-    labels, scores = rng.integers(0, 2, 500), rng.normal(size=500)
-    p, ones = torch.tensor(probabilities(scores, 0.5)), torch.ones(500, dtype=torch.float64)
-    states = get_calibration_states(torch.tensor(labels, dtype=torch.float64), p, ones)
-    assert calibration(labels, scores, 0.5) == pytest.approx(compute_calibration(*states.values()).item())
-
-
 def test_nothing_to_judge():
     nothing = np.array([])
     assert all(math.isnan(metric(nothing, nothing, 0.5)) for metric in (log_loss, normalised_entropy, calibration))
-
-
-@pytest.mark.parametrize("prior", [-0.1, 1.5, math.nan])
-def test_a_prior_is_a_rate(prior):
-    with pytest.raises(ValueError, match=f"prior must be a click rate, .* got {prior}"):
-        log_loss(np.array([1, 0]), np.array([0.0, np.nan]), prior)
 
 
 def test_what_a_server_returns():

@@ -1,5 +1,4 @@
 import functools
-import math
 import pickle
 import sys
 from fractions import Fraction
@@ -11,7 +10,7 @@ import torchmetrics
 from sklearn.metrics import roc_auc_score
 
 import drsrobust.metrics as metrics
-from drsrobust.metrics import OwnMetric, own_metrics
+from drsrobust.metrics import OwnMetric
 
 RNG = np.random.default_rng(0)
 LABELS, USERS = RNG.integers(0, 2, 200).astype(np.float32), RNG.integers(0, 12, 200) * 2**40
@@ -39,8 +38,8 @@ def test_a_function_gets_everything():
         assert (array == given).all() and array.dtype == given.dtype and given.flags.writeable
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 1
-    OwnMetric("mine", mine)(LABELS, SCORES, GOLDEN, None)
-    assert seen[-1] is None
+    OwnMetric("mine", mine).check_golden(LABELS, GOLDEN, None)
+    assert (seen[5] == GOLDEN).all() and (seen[6] == GOLDEN).all() and seen[7] is None
 
 
 def test_lists_of_relevant_items_are_read_only_too():
@@ -54,55 +53,22 @@ def test_lists_of_relevant_items_are_read_only_too():
 
 @pytest.mark.parametrize(
     "value",
-    [0.5, np.float32(0.5), np.array(0.5), np.array([[0.5]]), torch.tensor(0.5), torch.tensor([0.5]), Fraction(1, 2)],
+    [
+        0.5,
+        np.float32(0.5),
+        np.array(0.5),
+        np.array([[0.5]]),
+        torch.tensor(0.5),
+        torch.tensor([0.5]),
+        Fraction(1, 2),
+        3,
+        True,
+    ],
     ids=str,
 )
 def test_numbers(value):
     found = gives(value)(LABELS, SCORES, GOLDEN, USERS)
-    assert type(found) is float and found == 0.5
-
-
-def test_whole_numbers_and_nan():
-    assert gives(3)(LABELS, SCORES, GOLDEN, USERS) == 3.0 and gives(True)(LABELS, SCORES, GOLDEN, USERS) == 1.0
-    assert math.isnan(gives(np.nan)(LABELS, SCORES, GOLDEN, USERS))
-
-
-@pytest.mark.parametrize(
-    ("value", "says"),
-    [
-        (None, "gave a NoneType"),
-        ("0.5", "gave a str"),
-        (np.zeros(3), r"gave a ndarray of shape \[3\]"),
-        (torch.zeros(2), r"gave a Tensor of shape \[2\]"),
-        ({"auc": 0.5}, "gave a dict"),
-        (1j, "gave a complex"),
-    ],
-)
-def test_what_is_no_number(value, says):
-    for call in (lambda one: one(LABELS, SCORES, GOLDEN, USERS), lambda one: one.check_golden(LABELS, GOLDEN, USERS)):
-        with pytest.raises(TypeError, match=f"metric 'mine' {says}; it must give a float"):
-            call(gives(value))
-
-
-def test_golden_values_that_end_a_campaign():
-    OwnMetric("mine", moved).check_golden(LABELS, GOLDEN, USERS)
-    for value in (math.nan, math.inf):
-        with pytest.raises(ValueError, match=f"metric 'mine' is {value} without errors; it must be a finite number"):
-            gives(value).check_golden(LABELS, GOLDEN, USERS)
-    says = (
-        r"metric 'mine' of \(labels, scores, golden_scores, users\) fails without errors: ZeroDivisionError: division"
-    )
-    with pytest.raises(ValueError, match=says) as raised:
-        OwnMetric("mine", lambda *_: 1 / 0).check_golden(LABELS, GOLDEN, USERS)
-    assert isinstance(raised.value.__cause__, ZeroDivisionError)
-    with pytest.raises(ValueError, match="takes 2 positional arguments but 4 were given"):
-        OwnMetric("mine", lambda labels, scores: 1.0).check_golden(LABELS, GOLDEN, USERS)
-
-
-def test_golden_scores_are_the_scores_of_the_check():
-    seen = []
-    OwnMetric("mine", lambda *given: seen.extend(given) or 0.0).check_golden(LABELS, GOLDEN, USERS)
-    assert (seen[1] == GOLDEN).all() and (seen[2] == GOLDEN).all() and (seen[3] == USERS).all()
+    assert type(found) is float and found == (value if isinstance(value, int) else 0.5)
 
 
 def test_objects_of_torchmetrics():
@@ -132,24 +98,6 @@ def test_the_given_object_is_left_alone():
     given.update(torch.ones(4), torch.zeros(4))
     OwnMetric("error", given)(LABELS, SCORES, GOLDEN, None)
     assert given.compute().item() == 1.0
-
-
-def test_names():
-    both = own_metrics({"moved": moved, "mine@10": moved})
-    assert list(both) == ["moved", "mine@10"] and both["moved"].name == "moved" and both["moved"].function is moved
-    for name in ("auc", "ndcg", "ndcg@10", "recall@10", "ne"):
-        with pytest.raises(ValueError, match=f"metric '{name}' is built in; give yours another name, or None"):
-            own_metrics({name: moved})
-    for name in ("mine/click", "", 5):
-        with pytest.raises(ValueError, match="the name must be text without '/'"):
-            own_metrics({name: moved})
-
-
-def test_what_is_no_metric():
-    with pytest.raises(TypeError, match="metric 'mine' is a float; it must be a function"):
-        own_metrics({"mine": 0.5})
-    with pytest.raises(TypeError, match="metric 'mine' is the class MeanSquaredError; .*an object of torchmetrics"):
-        own_metrics({"mine": torchmetrics.MeanSquaredError})
 
 
 def test_what_a_worker_can_import(monkeypatch):

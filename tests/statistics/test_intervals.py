@@ -2,6 +2,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import skew
 
 from drsrobust.statistics.intervals import (
     bootstrap_interval,
@@ -23,30 +24,28 @@ def test_mean_interval():
     assert value == 0.8 and math.isnan(low) and math.isnan(high)  # without bounds nothing limits what was not seen
 
 
-def test_mean_interval_covers():
-    """95 % intervals of the mean of 12 normal values hold the true mean in 95 % of 4,000 simulations."""
-    rng = np.random.default_rng(0)
-    covered = 0
-    for _ in range(4000):
-        _, low, high = mean_interval(rng.normal(1.0, 2.0, 12))
-        covered += low <= 1.0 <= high
-    assert abs(covered / 4000 - 0.95) < 4 * math.sqrt(0.95 * 0.05 / 4000)
+def test_skewed_values_have_halls_interval():
+    """An end is where the statistic without skewness is t, that on the short side is Student's."""
+    values = np.random.default_rng(0).exponential(size=40)
+    mean, low, high = mean_interval(values)
+    error, k = values.std(ddof=1) / math.sqrt(40), skew(values, bias=False) / math.sqrt(40)
+    end = (mean - high) / error
+    assert end + k * end**2 / 3 + k**2 * end**3 / 27 + k / 6 == pytest.approx(-2.022691)  # t of 39 degrees
+    assert (mean - low) / error == pytest.approx(2.022691)
+    assert mean_interval(-values) == pytest.approx((-mean, -high, -low))
 
 
 def test_wilson():
-    share, low, high = wilson(3, 20)
     z = 1.959964
     centre = (0.15 + z * z / 40) / (1 + z * z / 20)
     half = z * math.sqrt(0.15 * 0.85 / 20 + z * z / 1600) / (1 + z * z / 20)
-    assert (share, low, high) == pytest.approx((0.15, centre - half, centre + half), abs=1e-6)
+    assert wilson(3, 20) == pytest.approx((0.15, centre - half, centre + half), abs=1e-6)
     assert wilson(0, 10)[1] == 0 and wilson(0, 10)[2] > 0.2  # never of no width
     assert math.isnan(wilson(0, 0)[0])
 
 
 def test_alike_values_with_bounds():
-    assert (1 - rule_of_three(77)) ** 77 == pytest.approx(0.05) and rule_of_three(10**6) == pytest.approx(
-        3e-6, rel=0.01
-    )
+    assert (1 - rule_of_three(77)) ** 77 == pytest.approx(0.05)
     u = rule_of_three(40)
     assert mean_interval(np.full(40, 0.8), bounds=(0, 1)) == pytest.approx((0.8, 0.8 - 0.8 * u, 0.8 + 0.2 * u))
     assert mean_interval(np.array([0.3]), bounds=(0, 1)) == pytest.approx((0.3, 0.015, 0.965))
@@ -56,20 +55,8 @@ def test_alike_values_with_bounds():
     assert mean_interval(values, bounds=(0, 1)) == (wide[0], 0, wide[2])  # but nothing that cannot be
     assert mean_interval(np.full(40, 0.8), bounds=(0, np.inf)) == (0.8, 0.8 - 0.8 * u, np.inf)
     tenths = np.array([0.9, 0.6, 0.8]) - np.array([0.8, 0.5, 0.7])  # 0.1 but for rounding
-    assert mean_interval(tenths, bounds=(0, 1)) == pytest.approx(
-        (0.1, 0.1 - 0.1 * rule_of_three(3), 0.1 + 0.9 * rule_of_three(3))
-    )
-    with pytest.raises(ValueError, match=r"1 of 3 values are not between 0 and 0.3, as 0.4"):
-        mean_interval(values, bounds=(0, 0.3))
-
-
-def test_alike_values_cover():
-    """n trials of an outcome of probability p are all alike and hide it in 5 % of cases at most, and in nearly 5 % at worst."""
-    for n in (1, 10, 100):
-        p = np.linspace(0.001, 0.999, 999)
-        _, _, high = mean_interval(np.zeros(n), bounds=(0, 1))
-        missed = np.where(p > high, (1 - p) ** n, 0)
-        assert 0.04 < missed.max() <= 0.05 + 1e-12
+    room = rule_of_three(3)
+    assert mean_interval(tenths, bounds=(0, 1)) == pytest.approx((0.1, 0.1 - 0.1 * room, 0.1 + 0.9 * room))
 
 
 def test_bounded_interval_is_where_the_capital_reaches_its_bound():
@@ -98,18 +85,6 @@ def test_bounded_interval_at_the_ends():
     mean, low, high = bounded_interval(np.ones(1))
     assert mean == 1 == high and 0 < low < 0.1
     assert bounded_interval(np.array([0.0] * 10**5 + [1.0]))[1] >= 0
-    with pytest.raises(ValueError, match="1 of 2 values are not between 0.0 and 1.0, as nan"):
-        bounded_interval(np.array([0.5, np.nan]))
-    with pytest.raises(ValueError, match="the first must be less"):
-        bounded_interval(np.zeros(3), bounds=(1, 1))
-
-
-def test_bounded_interval_narrows_as_it_should():
-    """Not much wider than its theory for normal values: sqrt(2 log(16 / 0.05)) standard errors at most."""
-    values = np.random.default_rng(1).normal(0.5, 0.1, 4096).clip(0, 1)
-    _, low, high = bounded_interval(values)
-    error = values.std() / 64
-    assert 1.96 < (high - low) / 2 / error < math.sqrt(2 * math.log(16 / 0.05)) * 1.02
 
 
 def test_quantile_interval_is_scipys():
@@ -123,18 +98,6 @@ def test_quantile_interval_is_scipys():
         np.testing.assert_equal((low, high), tuple(expected))
         assert value == np.quantile(values, q)
     assert all(math.isnan(value) for value in quantile_interval(np.array([]), 0.5))
-    with pytest.raises(ValueError, match="q is 10; it must lie between 0 and 1"):
-        quantile_interval(np.zeros(3), 10)
-
-
-@pytest.mark.parametrize("q", [0.1, 0.5, 0.9])
-def test_quantile_interval_covers(q):
-    """Of 2,000 samples of 80 exponential values: 95 % or little more, since ranks are whole."""
-    values = np.random.default_rng(1).exponential(size=(2000, 80))
-    found = np.array([quantile_interval(one, q) for one in values])
-    truth = -math.log(1 - q)
-    covered = ((found[:, 1] <= truth) & (truth <= found[:, 2])).mean()
-    assert 0.95 - 4 * math.sqrt(0.95 * 0.05 / 2000) < covered < 0.985
 
 
 def recovery(lost, left, axis):
@@ -159,19 +122,19 @@ def test_bootstrap_interval():
     rare = np.array([0.5] + [0.0] * 9)  # many resamples have no loss to recover from
     value, low, high = bootstrap_interval(recovery, rare, rare / 2)
     assert value == 0.5 and math.isnan(low) and math.isnan(high)
-    with pytest.raises(ValueError, match=r"samples have lengths \[3, 2\]; they must be of the same trials"):
-        bootstrap_interval(recovery, np.zeros(3), np.zeros(2))
-    with pytest.raises(ValueError, match=r"samples have lengths \[\]"):
-        bootstrap_interval(np.mean)
 
 
-def test_bootstrap_interval_covers():
-    """Recovery of 60 % over 60 paired trials, skewed losses, 400 campaigns: 95 % but for the bootstrap's few per cent."""
-    rng = np.random.default_rng(1)
-    covered = 0
-    for _ in range(400):
-        lost = rng.exponential(0.1, 60)
-        left = lost * rng.beta(2, 3, 60)  # 40 % of it, on average
-        _, low, high = bootstrap_interval(recovery, lost, left, resamples=499)
-        covered += low <= 0.6 <= high
-    assert 0.90 < covered / 400 < 0.98
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: mean_interval(np.array([0.1, 0.2, 0.4]), bounds=(0, 0.3)), "1 of 3 values .*0.3, as 0.4"),
+        (lambda: bounded_interval(np.array([0.5, np.nan])), "1 of 2 values .*as nan"),
+        (lambda: bounded_interval(np.zeros(3), bounds=(1, 1)), r"bounds .*\(1, 1\)"),
+        (lambda: quantile_interval(np.zeros(3), 10), "q .*10"),
+        (lambda: bootstrap_interval(recovery, np.zeros(3), np.zeros(2)), r"samples .*\[3, 2\]"),
+        (lambda: bootstrap_interval(np.mean), r"samples .*\[\]"),
+    ],
+)
+def test_what_is_refused(call, said):
+    with pytest.raises(ValueError, match=said):
+        call()

@@ -14,25 +14,12 @@ from drsrobust.statistics.intervals import rule_of_three
 from drsrobust.statistics.recovery import recovery
 from drsrobust_study.as_released import AppliedTooEarly
 from drsrobust_study.protection import cost_benefit, front
+from tests.statistics.tables import GOLDEN, table_of
 
-GOLDEN = 0.8
 
-
-def trials(mitigation, aucs, ber=1e-3, first=0, **more):
+def trials(mitigation, aucs, first=0, **more):
     """A campaign's table of one condition; seeds say which trials are pairs."""
-    base = {"model": "m", "dataset": "synthetic-x", "protocol": "corrected", "error_model": "BitFlip", "rate": ber}
-    base |= {"ber": ber, "target": "all", "mitigation": mitigation, "auc_golden": GOLDEN, "logloss": 0.5, "ne": 0.9}
-    base |= {
-        "checkpoint": "c",
-        "data": "d",
-        "nan_rows": 0,
-        "inf_rows": 0,
-        "n_sites": 100,
-        "n_events": 1,
-    } | more
-    frame = pd.DataFrame([base | {"auc": auc, "trial": i, "seed": first + i} for i, auc in enumerate(aucs)])
-    frame["outcome"] = np.where(frame["auc"].isna(), "raised", "ok")
-    return frame.assign(auc_drop=GOLDEN - frame["auc"].astype(float))
+    return table_of(aucs, mitigation=mitigation, seed=range(first, first + len(aucs)), **more)
 
 
 def test_a_ratio_of_means_over_pairs():
@@ -52,6 +39,7 @@ def test_a_ratio_of_means_over_pairs():
     ("faulty", "guarded", "why"),
     [
         ([GOLDEN] * 20, [GOLDEN] * 20, "the mean loss without it is 0 AUC, under 0.001"),
+        ([0.7995, 0.7992], [0.8, 0.8], "the mean loss without it is 0.00065 AUC, under 0.001"),
         ([0.5, *[GOLDEN] * 19], [GOLDEN] * 20, "the mean loss without it is 0.015 AUC, not clearly over 0: its interval"),
         ([None] * 5, [None] * 5, "the model raised in all trials"),
         ([0.5], [0.7], "the mean loss without it is 0.3 AUC, not clearly over 0: its interval begins at -0.1"),
@@ -62,7 +50,7 @@ def test_a_blank_says_why(faulty, guarded, why):
     row = recovery(pd.concat([trials("none", faulty), trials("a", guarded)])).iloc[0]
     assert row[["recovery", "recovery_low", "recovery_high"]].isna().any() == (why is not None)
     assert row["why"] is None if why is None else row["why"].startswith(why), row["why"]
-    assert list(row.index)[list(row.index).index("recovery_high") + 1] == "why"
+    assert why is None or "raised" in why or row["gained"] == pytest.approx(np.mean(np.subtract(guarded, faulty)))
 
 
 def test_pairs_are_found_by_seed_and_not_by_order():
@@ -97,72 +85,26 @@ def test_survivors_alone_show_no_recovery():
     assert fragile["lost"] == 0 and fragile["lost_high"] > 0.08 and fragile["auc_faulty_low"] < 0.9 * GOLDEN
 
 
-def test_one_row_per_condition_and_mitigation_in_order():
-    parts = [trials(name, [0.6, 0.7], ber) for ber in (1e-3, 1e-4) for name in ("none", "b", "a")]
-    found = recovery(pd.concat(parts))
-    assert found[["mitigation", "ber"]].values.tolist() == [["b", 1e-3], ["a", 1e-3], ["b", 1e-4], ["a", 1e-4]]
-
-
-def test_blank_where_nothing_is_lost():
-    table = pd.concat(
-        [trials("none", [0.7995, 0.7992]), trials("a", [0.8, 0.8]), trials("none", [0.79, 0.7901], 1e-2)]
-        + [trials("a", [0.8, 0.8], 1e-2)]
-    )
-    little, more = recovery(table).to_dict("records")
-    assert np.isnan([little[f"recovery{end}"] for end in ("", "_low", "_high")]).all()
-    assert little["gained"] == pytest.approx(0.00065)  # the points are there all the same
-    assert more["recovery"] == pytest.approx(1)
-
-
-def test_blank_where_few_trials_lose():
-    """One trial of six has all that is lost: a bootstrap would tell an interval that rests on it alone."""
-    row = recovery(pd.concat([trials("none", [0.8] * 5 + [0.5]), trials("a", [0.8] * 5 + [0.6])])).iloc[0]
-    assert row["lost"] == pytest.approx(0.05) and row["lost_low"] < 0
-    assert np.isnan([row[f"recovery{end}"] for end in ("", "_low", "_high")]).all()
-    assert row["gained_low"] < row["gained"] < row["gained_high"]
-
-
 def test_a_model_that_raises_is_counted_and_in_no_mean():
     table = pd.concat([trials("none", [0.6, None, 0.61, 0.59, 0.6]), trials("a", [0.8, 0.8, None, 0.7, 0.75])])
     row = recovery(table).iloc[0]
     assert row["raised"] == pytest.approx(0.4) and row["n"] == 5
     assert row["recovery"] == pytest.approx(0.46 / 0.61) and row["auc"] == pytest.approx(0.75)
     assert row["trials_harmed"] == pytest.approx(0.6) and row["trials_harmed_faulty"] == 1  # raised counts as harm
-    nothing = recovery(pd.concat([trials("none", [None, None]), trials("a", [0.8, 0.8])])).iloc[0]
-    assert nothing["raised"] == 1 and np.isnan(nothing["recovery"]) and np.isnan(nothing["gained"])
 
 
 def test_what_cannot_be_compared_is_refused():
     none, some = trials("none", [0.5, 0.6]), trials("a", [0.7, 0.7])
-    with pytest.raises(ValueError, match="no unprotected trials to compare a with"):
-        recovery(some)
-    with pytest.raises(ValueError, match="no protected trials"):
-        recovery(none)
-    with pytest.raises(ValueError, match="a has 3 trials and no mitigation 2, and 1 of them have no partner"):
-        recovery(pd.concat([none, trials("a", [0.7] * 3)]))
-    with pytest.raises(ValueError, match="and 4 of them have no partner with the same seed"):
-        recovery(pd.concat([none, trials("a", [0.7, 0.7], first=100)]))
-    with pytest.raises(ValueError, match="holds 2 trials twice.*first is trial 0, .*mitigation a"):
-        recovery(pd.concat([none, some, some]))
-    with pytest.raises(ValueError, match=r"trials of 2 trained models \(column 'checkpoint'\)"):
-        recovery(pd.concat([none, trials("a", [0.7, 0.7], checkpoint="other")]))
-
-
-@pytest.mark.long
-def test_intervals_cover_as_often_as_they_say():
-    """Losses as at a knee: most maps cost little, some nearly all; a mitigation takes away a random part of each."""
-    random = np.random.default_rng(5)
-    runs, n, hits = 150, 80, {"recovery": 0, "gained": 0}
-    true_part = 0.7
-    true_loss = 0.25 * 0.3  # of Beta(0.5, 1.5) times 0.3
-    for _ in range(runs):
-        lost = 0.3 * random.beta(0.5, 1.5, n)
-        kept = random.beta(7, 3, n)
-        table = pd.concat([trials("none", GOLDEN - lost), trials("a", GOLDEN - lost * (1 - kept))])
-        row = recovery(table).iloc[0]
-        for name, true in (("recovery", true_part), ("gained", true_part * true_loss)):
-            hits[name] += row[f"{name}_low"] <= true <= row[f"{name}_high"]
-    assert all(count / runs >= 0.89 for count in hits.values()), hits
+    for parts, said in (
+        ([some], "no unprotected trials.* a "),
+        ([none], "no protected trials"),
+        ([none, trials("a", [0.7] * 3)], "a has 3 trials .* 2, and 1 of them"),
+        ([none, trials("a", [0.7, 0.7], first=100)], "4 of them .*seed"),
+        ([none, some, some], "2 trials twice.* trial 0, .*mitigation a"),
+        ([none, trials("a", [0.7, 0.7], checkpoint="other")], "2 .*'checkpoint'"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            recovery(pd.concat(parts))
 
 
 def test_front_and_prices():
@@ -173,10 +115,8 @@ def test_front_and_prices():
     times = pd.DataFrame({"mitigation": ["a", "a", "a"], "overhead_percent": [3.0, 1.0, 9.0]})
     found.attrs["interval"] = "some"
     both = cost_benefit(found, storage, times)
-    assert both[["overhead_percent", "overhead_percent_low", "overhead_percent_high"]].values.tolist() == [
-        [3, 1, 9],
-        [0, 0, 0],
-    ]
+    overhead = both[["overhead_percent", "overhead_percent_low", "overhead_percent_high"]]
+    assert overhead.values.tolist() == [[3, 1, 9], [0, 0, 0]]
     assert both["timed"].tolist() == [True, False] and both["front"].all() and both.attrs["interval"] == "some"
     harm = cost_benefit(found.assign(recovery=[0.9, -0.1]), storage, times)
     assert harm["front"].tolist() == [True, False]  # doing nothing is better
@@ -189,9 +129,8 @@ def test_front_and_prices():
 def test_what_is_stored():
     layer = nn.Linear(64, 64)
     layer.register_buffer("steps", torch.zeros(7))
-    found = storage_overhead(
-        layer, [dr.BitProtection(range(23, 32), code="tmr"), dr.ParityZero(), dr.ActivationClipping(6)]
-    )
+    protections = [dr.BitProtection(range(23, 32), code="tmr"), dr.ParityZero(), dr.ActivationClipping(6)]
+    found = storage_overhead(layer, protections)
     assert found["stored_percent"].tolist() == pytest.approx([56.25, 3.125, 100 * 32 / (4160 * 32)])
     assert found["stored_bits"].tolist() == [2 * 9 * 4160, 4160, 32]
 
@@ -210,13 +149,6 @@ def test_without_errors(evaluator):
     row = found.loc[small.name]
     assert row["auc"] != evaluator.golden.auc and row["difference"] == pytest.approx(row["auc"] - evaluator.golden.auc)
     assert row["low"] < row["difference"] < row["high"] and 0 <= row["p"] <= 1
-
-
-def test_labels_that_are_there_twice_are_refused():
-    storage = pd.DataFrame({"mitigation": ["a", "a"], "stored_bits": [1, 2], "stored_percent": [1.0, 2.0]})
-    times = pd.DataFrame({"mitigation": ["a"], "overhead_percent": [1.0]})
-    with pytest.raises(ValueError, match="a is in several rows; .*names of their own"):
-        cost_benefit(pd.DataFrame({"mitigation": ["a"], "recovery": [0.9]}), storage, times)
 
 
 class Refuses(dr.mitigation.Mitigation):
@@ -251,7 +183,7 @@ def test_a_search_counts_raised_trials_as_lost(evaluator, empty_cache):
 
 
 def test_a_real_campaign(evaluator, tmp_path):
-    """Protection of all bits recovers all; that of none, nothing; and the search's score is the mean AUC."""
+    """Protection of all bits recovers all; that of none, nothing."""
     errors, some = [dr.BitFlip(1e-2)], [dr.BitProtection(range(32)), AppliedTooEarly(dr.BitProtection(range(32)))]
     options = {"trials": 6, "seed": 3}
     campaign = dr.Campaign(evaluator, errors=errors, mitigations=[None, *some], store=tmp_path / "store", **options)
@@ -260,6 +192,3 @@ def test_a_real_campaign(evaluator, tmp_path):
     assert found["auc"].iloc[0] == evaluator.golden.auc and (found["gained"].iloc[1], found["n"].iloc[1]) == (0, 6)
     if found["lost"].iloc[0] >= 0.001 and found["lost_low"].iloc[0] > 0:
         assert found["recovery"].tolist() == pytest.approx([1, 0])
-    aucs = table.groupby("mitigation")["auc"].mean()
-    score = auc_under_errors(evaluator, errors[0], **options)
-    assert score(some[1]) == pytest.approx(aucs["none"]) and score(some[0]) == evaluator.golden.auc

@@ -1,3 +1,5 @@
+"""Numbers of conditions, from their trials; means over trained models."""
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -6,27 +8,21 @@ import drsrobust as dr
 from drsrobust.campaign import Campaign
 from drsrobust.injection import BitFlip
 from drsrobust.mitigation import NaNGuard
-from drsrobust.statistics.columns import CONDITION
+from drsrobust.statistics import across_models
 from drsrobust.statistics.intervals import mean_interval, stringer_interval
 from drsrobust.statistics.pvf import pvf
 from drsrobust.statistics.recovery import recovery
 from drsrobust.statistics.summary import summarise
+from drsrobust_extras.protection.field_errors import MultiBit, RandomWord
+from tests.statistics.tables import GOLDEN, table_of
 
 
 @pytest.fixture
 def table():
-    base = {"model": "m", "dataset": "synthetic-x", "protocol": "corrected", "error_model": "BitFlip", "target": "all"}
-    base |= {"mitigation": "none", "auc_golden": 0.8, "logloss": 0.5, "ne": 0.9, "checkpoint": "c", "data": "d"}
-    base |= {"nan_rows": 2, "inf_rows": 0, "n_sites": 100_000, "n_events": 100}
-    rows = [
-        {"rate": 1e-3, "ber": 1e-3, "outcome": "ok", "auc": 0.7},
-        {"rate": 1e-3, "ber": 1e-3, "outcome": "nonfinite", "auc": 0.6},
-        {"rate": 1e-3, "ber": 1e-3, "outcome": "raised", "auc": None},
-        {"rate": 1e-6, "ber": 1e-6, "outcome": "ok", "auc": 0.7995},
-        {"rate": None, "ber": 1e-9, "outcome": "ok", "auc": 0.8, "error_model": "SingleBit(bit=3)"},
-    ]
-    frame = pd.DataFrame([base | row for row in rows])
-    return frame.assign(auc_drop=frame["auc_golden"] - frame["auc"])
+    rates, outcomes = [1e-3, 1e-3, 1e-3, 1e-6], ["ok", "nonfinite", "raised", "ok", "ok"]
+    errors = {"error_model": ["BitFlip"] * 4 + ["SingleBit(bit=3)"], "rate": [*rates, None], "ber": [*rates, 1e-9]}
+    errors |= {"outcome": outcomes, "nan_rows": 2, "n_sites": 100_000, "n_events": 100}
+    return table_of([0.7, 0.6, None, 0.7995, 0.8], **errors)
 
 
 def test_one_row_per_condition(table):
@@ -45,48 +41,13 @@ def test_one_row_per_condition(table):
     assert summary.loc[2, "realised_low"] != summary.loc[2, "realised_low"]  # one bit always: there is no range
 
 
-def test_columns(table):
-    columns = list(summarise(table, metrics=("auc",)))
-    ends = ("", "_low", "_high")
-    first = [
-        "auc_golden",
-        "n",
-        "interval",
-        "over",
-        "confidence",
-        "few_harmful",
-        "share_ok",
-        "share_nonfinite",
-        "share_raised",
-        "nan_rows",
-        "inf_rows",
-    ]
-    first += [
-        "auc",
-        "auc_low",
-        "auc_high",
-        "auc_maps_low",
-        "auc_maps_high",
-        "auc_rows",
-        "auc_q10",
-        "auc_q90",
-        "realised",
-        "realised_low",
-        "realised_high",
-    ]
-    assert columns[len(CONDITION) :] == [*first, *(f"trials_harmed{end}" for end in ends)]
-
-
 def test_further_metrics(table):
-    summary = summarise(
-        table.assign(ndcg=[0.2, 0.4, None, 0.5, 0.5], decision_changed=0.5), metrics=("auc", "ndcg", "decision_changed")
-    )
+    further = table.assign(ndcg=[0.2, 0.4, None, 0.5, 0.5], decision_changed=0.5)
+    summary = summarise(further, metrics=("auc", "ndcg", "decision_changed"))
     assert summary.loc[0, "ndcg"] == pytest.approx(0.3) and summary.loc[0, "decision_changed_high"] > 0.5
     assert summary.loc[0, "ndcg_low"] < 0.3 < summary.loc[0, "ndcg_high"] and "logloss" not in summary
     nothing = summarise(table.assign(ndcg=None), metrics=("ndcg",))
     assert nothing[["ndcg", "ndcg_low", "ndcg_q10"]].isna().all(axis=None)
-    with pytest.raises(ValueError, match="unknown metric 'ndgc'; did you mean 'ndcg'"):
-        summarise(table.assign(ndcg=0.1), metrics=("ndgc",))
 
 
 def test_decisions_come_with_every_rule_for_nan(table):
@@ -104,44 +65,27 @@ def test_decisions_come_with_every_rule_for_nan(table):
 
 
 def test_the_realised_rate_of_a_campaign_is_what_its_error_model_asks_for(evaluator, tmp_path):
-    from drsrobust import BitFlip, Campaign
-    from drsrobust_extras.protection.field_errors import MultiBit
-
-    errors = [BitFlip(1e-4), MultiBit(1e-3, 3)]
-    summary = summarise(Campaign(evaluator, errors=errors, trials=8, store=tmp_path / "s").run(progress=False))
-    assert ((summary["realised_low"] < summary["realised"]) & (summary["realised"] < summary["realised_high"])).all()
-    assert ((summary["realised_low"] < summary["rate"]) & (summary["rate"] < summary["realised_high"])).all()
-
-
-def test_a_sum_of_error_models_has_no_rate_of_its_own(evaluator, tmp_path):
-    from drsrobust import BitFlip, Campaign
-    from drsrobust_extras.protection.field_errors import RandomWord
-
-    both = Campaign(evaluator, errors=[BitFlip(1e-4) + RandomWord(1e-4)], trials=2, store=tmp_path / "s").run(
-        progress=False
-    )
-    assert both["rate"].isna().all() and both["ber"].isna().all() and (both["bits_flipped"] > 0).all()
-    assert summarise(both)["realised"].isna().all()
+    """A sum of error models has no rate of its own."""
+    errors = [BitFlip(1e-4), MultiBit(1e-3, 3), BitFlip(1e-4) + RandomWord(1e-4)]
+    table = Campaign(evaluator, errors=errors, trials=8, store=tmp_path / "s").run(progress=False)
+    *summary, both = summarise(table).to_dict("records")
+    for row in summary:
+        assert row["realised_low"] < min(row["realised"], row["rate"])
+        assert row["realised_high"] > max(row["realised"], row["rate"])
+    assert both["rate"] is None or np.isnan(both["rate"])
+    assert np.isnan(both["realised"]) and np.isnan(both["ber"]) and (table["bits_flipped"] > 0).all()
 
 
 def test_models_and_rows_are_not_averaged_together(table):
-    with pytest.raises(
-        ValueError, match=r"BitFlip at 0.001 in all of m on synthetic-x holds trials of 2 trained models"
-    ):
-        summarise(table.assign(checkpoint=["a", "b", "a", "a", "a"]))
-    with pytest.raises(ValueError, match=r"2 sets of rows \(column 'data'\)"):
-        summarise(table.assign(data=["a", "b", "a", "a", "a"]))
+    for column in ("checkpoint", "data"):
+        with pytest.raises(ValueError, match=f"BitFlip at 0.001 in all of m on synthetic-x .* 2 .*'{column}'"):
+            summarise(table.assign(**{column: ["a", "b", "a", "a", "a"]}))
 
 
 def one_condition(**columns):
     """Trials of one condition: all lose AUC unless said otherwise."""
-    base = {"model": "m", "dataset": "d", "protocol": "p", "error_model": "BitFlip", "target": "all", "rate": 1e-3}
-    base |= {"mitigation": "none", "ber": 1e-3, "auc_golden": 0.8, "checkpoint": "c", "data": "d"}
-    base |= {"outcome": "ok", "nan_rows": 0, "inf_rows": 0, "n_sites": 1000, "n_events": 1}
-    frame = pd.DataFrame({**columns, **{name: value for name, value in base.items() if name not in columns}})
-    if "auc" not in frame:
-        frame["auc"] = frame["auc_golden"] - 0.1 - 0.001 * np.arange(len(frame))
-    return frame.assign(auc_drop=frame["auc_golden"] - frame["auc"] if frame["auc"].notna().any() else frame["auc"])
+    n = len(next(iter(columns.values())))
+    return table_of(columns.pop("auc", GOLDEN - 0.1 - 0.001 * np.arange(n)), **columns)
 
 
 def interval(summary, name):
@@ -161,9 +105,8 @@ def test_bounds_of_own_metrics():
 def test_few_far_values_of_a_bounded_metric_have_stringers_interval():
     values = np.where(np.arange(80) < 4, 0.1, 0.9) + 0.001 * np.arange(80)
     bounded = summarise(one_condition(mine=values), ["mine", "auc"], bounds={"mine": (0, 2)})
-    assert bounded["few_harmful"].all() and interval(bounded, "mine") == pytest.approx(
-        stringer_interval(values, (0, 2))
-    )
+    assert bounded["few_harmful"].all()
+    assert interval(bounded, "mine") == pytest.approx(stringer_interval(values, (0, 2)))
     auc = one_condition(mine=values)["auc"].to_numpy()
     assert interval(bounded, "auc") == pytest.approx(mean_interval(auc, bounds=(0, 1)))  # judged by its own loss
     unbounded = summarise(one_condition(mine=values), ["mine"])
@@ -172,19 +115,14 @@ def test_few_far_values_of_a_bounded_metric_have_stringers_interval():
     assert np.isnan(interval(summarise(harmless, ["mine"]), "mine")[1:]).all()
 
 
-def test_lengths_and_tasks_in_names_have_the_bounds_of_the_metric():
-    found = summarise(one_condition(**{"ndcg@10/buy": np.full(60, 0.999)}), ["ndcg@10/buy"])
-    assert interval(found, "ndcg@10/buy")[1] > 0.9 and 0.999 < interval(found, "ndcg@10/buy")[2] <= 1.0
-
-
 @pytest.mark.parametrize(
     ("bounds", "says"),
     [
-        ({"mind": (0, 1)}, "unknown metric in bounds 'mind'; did you mean 'mine'"),
-        ({"auc": (0, 1)}, "bounds of 'auc': it is built in, and its range is known"),
-        ({"auc_drop": (0, 1)}, "bounds of 'auc_drop': it is built in"),
-        ({"mine": (1, 0)}, r"bounds of 'mine' are \(1, 0\); they must be the least and the greatest possible value"),
-        ({"mine": (0.5, 1)}, "column 'mine': 3 of 3 values are not between 0.5 and 1.0, as 0.2"),
+        ({"mind": (0, 1)}, "bounds 'mind'; did you mean 'mine'"),
+        ({"auc": (0, 1)}, "bounds of 'auc'"),
+        ({"auc_drop": (0, 1)}, "bounds of 'auc_drop'"),
+        ({"mine": (1, 0)}, r"bounds of 'mine' .*\(1, 0\)"),
+        ({"mine": (0.5, 1)}, "'mine': 3 of 3 values .* 0.5 and 1.0, as 0.2"),
     ],
 )
 def test_bounds_that_are_refused(bounds, says):
@@ -199,7 +137,9 @@ def test_rankings_have_no_auc(nothing):
     outcome = ["raised"] * 2 + ["ok"] * 58
     spread[:2] = rare[:2] = np.nan
     empty = dict.fromkeys(("auc", "auc_golden", "logloss", "ne"), [nothing] * 60)
-    table = one_condition(ndcg=spread, overlap=rare, median_change=rare, outcome=outcome, **empty)
+    table = one_condition(ndcg=spread, overlap=rare, median_change=rare, outcome=outcome, **empty).assign(
+        auc_drop=[nothing] * 60
+    )
     found = summarise(table, ["auc", "auc_drop", "logloss", "ne", "ndcg", "overlap", "median_change"])
     for name in ("auc", "auc_drop", "logloss", "ne", "trials_harmed"):
         assert np.isnan(interval(found, name)).all(), name
@@ -237,3 +177,45 @@ def test_repeated_trials_of_a_fleet_are_refused(evaluator, tmp_path, sampling):
     assert len(dr.fleet(damage, evaluator.model, **about).table()) == 1
     with pytest.raises(ValueError, match=f"the table holds {len(damage)} trials twice"):
         dr.fleet(pd.concat([damage, damage]), evaluator.model, **about)
+
+
+def of_model(value, half, **others):
+    row = {"model": "fm", "dataset": "d", "rate": 1e-4, "target": "all", "mitigation": "none", "n": 50}
+    row |= {"auc_drop": value, "auc_drop_low": value - half, "auc_drop_high": value + half, "auc_golden": 0.8}
+    return pd.DataFrame([row | others])
+
+
+@pytest.mark.parametrize(("other", "error"), [(0.3, np.sqrt(0.005)), (0.21, 0.05 / 1.959964)])
+def test_the_interval_is_students_over_models(other, error):
+    """By hand: the spread of the models, or of a model's own trials where this is more; t of one degree is 12.7062."""
+    row = across_models([of_model(0.2, 0.05), of_model(other, 0.05)], ["auc_drop"]).iloc[0]
+    half = 12.7062 * error / np.sqrt(2)
+    mean = (0.2 + other) / 2
+    assert row[["auc_drop_low", "auc_drop_high"]].tolist() == pytest.approx([mean - half, mean + half], rel=1e-5)
+
+
+def test_one_model_is_as_it_was():
+    found = across_models([of_model(0.2, 0.05), of_model(0.3, 0.05, model="dlrm")], ["auc_drop"])
+    assert found["train_seeds"].tolist() == [1, 1]
+    ends = found[["auc_drop", "auc_drop_low", "auc_drop_high"]].to_numpy()
+    assert ends == pytest.approx(np.array([[0.2, 0.15, 0.25], [0.3, 0.25, 0.35]]))
+
+
+def test_numbers_of_several_models_are_means():
+    row = across_models([of_model(0.2, 0.05), of_model(0.3, 0.05, auc_golden=0.7)], ["auc_drop"]).iloc[0]
+    assert (row["n"], row["auc_drop"], row["auc_golden"]) == pytest.approx((100, 0.25, 0.75))
+
+
+def test_two_rows_of_one_condition_are_refused():
+    twice = pd.concat([of_model(0.2, 0.05)] * 2)
+    with pytest.raises(ValueError, match="two rows of .*'mitigation': 'none'.*names of their own"):
+        across_models([twice])
+
+
+def test_the_method_is_named():
+    one, other = (of_model(value, 0.05, interval="Stringer's bound") for value in (0.2, 0.3))
+    name = across_models([one, other], ["auc_drop"])["interval"].iloc[0]
+    assert name == "Student's t over models; of each model: Stringer's bound"
+    plain = [frame.assign(interval="Student's t") for frame in (one, other)]
+    assert across_models(plain, ["auc_drop"])["interval"].tolist() == ["Student's t over models"]
+    assert across_models([one], ["auc_drop"])["interval"].tolist() == ["Stringer's bound"]

@@ -2,7 +2,6 @@
 
 import copy
 import datetime
-import decimal
 import enum
 import os
 import pathlib
@@ -55,32 +54,19 @@ class Fields:
     names: list = field(default_factory=list)
 
 
-def jagged(weights=None, values=(1, 2, 3, 4), lengths=(1, 1, 2, 0), **more):
-    return torchrec.KeyedJaggedTensor(
-        ["a", "b"],
-        torch.tensor(values),
-        None if weights is None else torch.tensor(weights),
-        torch.tensor(lengths),
-        **more,
-    )
+def jagged(weights=None, values=(1, 2, 3, 4), lengths=(1, 1, 2, 0)):
+    weights = None if weights is None else torch.tensor(weights)
+    return torchrec.KeyedJaggedTensor(["a", "b"], torch.tensor(values), weights, torch.tensor(lengths))
 
 
 def varied(inverse):
-    return torchrec.KeyedJaggedTensor(
-        ["a", "b"],
-        torch.tensor([1, 2, 3]),
-        lengths=torch.tensor([1, 1, 1]),
-        stride_per_key_per_rank=[[2], [1]],
-        inverse_indices=(["a", "b"], torch.tensor(inverse)),
-    )
+    indices = {"stride_per_key_per_rank": [[2], [1]], "inverse_indices": (["a", "b"], torch.tensor(inverse))}
+    ones = torch.tensor([1, 1, 1])
+    return torchrec.KeyedJaggedTensor(["a", "b"], torch.tensor([1, 2, 3]), lengths=ones, **indices)
 
 
-def ragged(values=(1, 2, 3), lengths=(1, 2), weights=None):
-    return torchrec.JaggedTensor(
-        torch.tensor(values),
-        lengths=torch.tensor(lengths),
-        weights=None if weights is None else torch.tensor(weights),
-    )
+def ragged(lengths=(1, 2)):
+    return torchrec.JaggedTensor(torch.tensor([1, 2, 3]), lengths=torch.tensor(lengths))
 
 
 def keyed(values, widths=(1, 2)):
@@ -109,30 +95,20 @@ def kinds():
         "complex": (X + 1j, (X + 1j).conj()),
         "COO": (SPARSE.to_sparse(), (2 * SPARSE).to_sparse()),
         "CSR": (SPARSE.to_sparse_csr(), SPARSE.roll(1, 0).to_sparse_csr()),
-        "CSC": (SPARSE.to_sparse_csc(), SPARSE.roll(1, 0).to_sparse_csc()),
         "BSR": (torch.eye(4).to_sparse_bsr((2, 2)), torch.eye(4).roll(1, 0).to_sparse_bsr((2, 2))),
         "layout": (SPARSE.to_sparse_csr(), SPARSE),
         "nested": tuple(torch.nested.nested_tensor([X[0], X[i]], layout=torch.jagged) for i in (1, 2)),
         "quantized": tuple(torch.quantize_per_tensor(X, scale, 0, torch.qint8) for scale in (0.1, 0.2)),
         "array": (X.numpy(), X.numpy() + 1),
-        "array of text": (np.array(["a", "b"]), np.array(["a", "c"])),
         "array of objects": (np.array([1, "a"], object), np.array([1, "b"], object)),
-        "array of times": (np.array(["2020-01-01"], "M8[D]"), np.array(["2020-01-01"], "M8[s]")),
         "masked array": (np.ma.array([1, 2], mask=[0, 1]), np.ma.array([1, 2], mask=[1, 0])),
-        "records": (np.array([(1, 2.0)], "i4,f8"), np.array([(1, 3.0)], "i4,f8")),
         "NumPy scalar": (np.float32(1), np.float32(2)),
         "kind of scalar": (np.float64(1), 1.0),
         "bool and int": (True, 1),
-        "text and bytes": ("a", b"a"),
         "date": (datetime.date(2020, 1, 1), datetime.date(2020, 1, 2)),
-        "time zone": tuple(datetime.datetime(2020, 1, 1, tzinfo=zone) for zone in (None, datetime.UTC)),
-        "timestamp": (pd.Timestamp("2020-01-01"), pd.Timestamp("2020-01-02")),
-        "decimal": (decimal.Decimal("0.1"), decimal.Decimal("0.2")),
         "path": (pathlib.Path("a"), pathlib.Path("b")),
         "enum": (Colour.RED, Colour.BLUE),
         "device": (torch.device("cpu"), torch.device("cuda:0")),
-        "torch dtype": (torch.float32, torch.float64),
-        "size": (torch.Size([1, 2]), torch.Size([2, 1])),
         "slice": (slice(1, 2), slice(1, 3)),
         "set": ({"a", "b", "c"}, {"a", "b", "d"}),
         "set of sets": ({frozenset({1, 2}), frozenset({3})}, {frozenset({1, 3}), frozenset({2})}),
@@ -141,17 +117,13 @@ def kinds():
         "keys that are no text": ({(1, 2): 1}, {(1, 3): 1}),
         "ordered dictionary": (OrderedDict(a=1), OrderedDict(a=2)),
         "namedtuple": (Pair(1, X), Pair(1, X + 1)),
-        "nesting": ([[1], [2]], [[1, 2], []]),
         "deep": ({"x": [({"y": X},)]}, {"x": [({"y": X + 1},)]}),
         "object": (Plain(X), Plain(X + 1)),
         "attribute": (Plain(X, guard=True), Plain(X, guard=False)),
-        "one more attribute": (Plain(X), Plain(X, guard=None)),
         "slots": (Slots(X), Slots(X + 1)),
         "dataclass": (Fields(X, ["a"]), Fields(X, ["b"])),
-        "namespace": (types.SimpleNamespace(x=1), types.SimpleNamespace(x=2)),
         "function": (lambda x: x + 1, lambda x: x + 2),
         "frame": (FRAME, FRAME.assign(a=[1, 3])),
-        "frame's text": (FRAME, FRAME.assign(b=["y", None])),
         "frame's category": (FRAME, FRAME.assign(c=pd.Categorical(["u", "v"], ["v", "u"]))),
         "frame's index": (FRAME, FRAME.set_axis([5, 6])),
         "frame's names": (FRAME, FRAME.rename(columns={"a": "d"})),
@@ -164,7 +136,6 @@ def kinds():
         "its weights or none": (jagged(), jagged(weights=[1.0, 1, 1, 1])),
         "its inverse indices": (varied([[0, 1], [0, 0]]), varied([[1, 0], [0, 0]])),
         "JaggedTensor": (ragged(), ragged(lengths=(2, 1))),
-        "JaggedTensor's weights": (ragged(weights=[1.0, 2, 3]), ragged(weights=[1.0, 2, 4])),
         "KeyedTensor": (keyed([[1.0, 2, 3]]), keyed([[1.0, 2, 4]])),
         "KeyedTensor's widths": (keyed([[1.0, 2, 3]]), keyed([[1.0, 2, 3]], (2, 1))),
         "KeyedIds": (weighted_ids([1.0, 2]), weighted_ids([1.0, 3])),
@@ -194,34 +165,17 @@ def test_what_is_derived_at_first_use_does_not_count():
     assert batch_digest(batch) == known
 
 
-def test_references_back_end():
-    one, other = Plain(X), Plain(X)
-    one.me, other.me = one, [other]
-    assert batch_digest(one) != batch_digest(other) and batch_digest(PartCopies().of(one)) == batch_digest(one)
-
-
 def test_many_references_to_few_objects():
     """Objects that refer to each other are read once each, and equal ones hash alike however they are shared."""
     nodes = [types.SimpleNamespace(name=number, others=[]) for number in range(40)]
     for node in nodes:
         node.others = list(nodes)
     assert batch_digest(nodes) == batch_digest(PartCopies().of(nodes)) and shared_rows([nodes], [3]) is None
+    one, other = Plain(X), Plain(X)
+    one.me, other.me = one, [other]
+    assert batch_digest(one) != batch_digest(other) and batch_digest(PartCopies().of(one)) == batch_digest(one)
     one = [1, [X]]
     assert batch_digest([one, one]) == batch_digest([one, copy.deepcopy(one)])
-
-
-class Yielding(dict):
-    """A dictionary whose missing attributes are empty ones, as of some packages."""
-
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return type(self)()
-
-
-def test_a_dictionary_with_any_attribute():
-    one, other = Yielding(x=X), Yielding(x=X + 1)
-    assert batch_digest(one) == batch_digest(PartCopies().of(one)) != batch_digest(other)
 
 
 @pytest.mark.long
@@ -232,21 +186,13 @@ def test_two_processes_hash_alike():
         "names = [str(i) for i in range(99)];"
         "print(digest([set(names), {'x': frozenset(names), 'y': torch.ones(3)}, numpy.float32(1), datetime.date(2020, 1, 1)]))"
     )
-    found = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env=os.environ | {"PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in "12"
-    }
-    assert len(found) == 1
+    seeds = [os.environ | {"PYTHONHASHSEED": seed} for seed in "12"]
+    one, other = (subprocess.check_output([sys.executable, "-c", code], env=seed) for seed in seeds)
+    assert one == other
 
 
 def test_what_cannot_be_read_is_named():
-    with pytest.raises(TypeError, match=r"the batch\['x'\]\[1\] is a lock, whose content cannot be read"):
+    with pytest.raises(TypeError, match=r"the batch\['x'\]\[1\] is a lock"):
         batch_digest({"x": [1, threading.Lock()]})
 
 
@@ -277,22 +223,17 @@ SHARED, IDS, LIST = torch.zeros(4, 2), jagged(), [1, 2, 3, 4]
     ("batches", "found"),
     [
         ([(SHARED, rows(4)), (SHARED, rows(4, 4))], (0, 1, "[0]")),
-        ([(SHARED, rows(4)), (SHARED[:3], rows(3))], (0, 1, "[0]")),
         ([(rows(4), rows(4)), (SHARED.numpy(), rows(4)), (SHARED, rows(4))], (1, 2, "[0]")),
         ([{"x": [{"y": SHARED}]}, {"x": [{"y": SHARED}]}], (0, 1, "['x'][0]['y']")),
         ([{"x": BIG[:4]}, {"x": BIG[2:6]}], (0, 1, "['x']")),
         ([{"x": BIG[:4]}, {"x": BIG[4:8]}, {"x": BIG[3:7]}], (0, 2, "['x']")),
         ([Plain(SHARED), Plain(SHARED)], (0, 1, ".x")),
-        ([Slots(SHARED), Slots(SHARED)], (0, 1, ".x")),
-        ([Fields(SHARED), Fields(SHARED)], (0, 1, ".x")),
         ([{"x": LIST}, {"x": LIST}], (0, 1, "['x']")),
         ([{"x": [SHARED[0], 1, 2, 3]}, {"x": [SHARED[0], 1, 2, 3]}], (0, 1, "['x'][0]")),
         ([{"x": 1}] * 2, (0, 1, "")),
-        ([SHARED, SHARED], (0, 1, "")),
         ([{"x": FRAME}, {"x": FRAME}], None),  # two rows in a batch of four
         ([{"x": np.flip(BIG.numpy()[:4], 0)}, {"x": np.flip(BIG.numpy()[2:6], 0)}], (0, 1, "['x']")),
         ([{"x": BIG[start : start + 4]} for start in range(0, 40, 4)], None),
-        ([{"x": BIG[start::10]} for start in range(10)], None),
         ([{"x": BIG.T[:, start : start + 4].T} for start in range(0, 40, 4)], None),
         ([{"x": SERIES.unfold(0, 10, 1)[start : start + 4]} for start in range(0, 40, 4)], None),  # windows
         ([(SERIES[start : start + 4], SERIES[start + 1 : start + 5]) for start in range(0, 40, 4)], None),  # lags

@@ -70,10 +70,8 @@ def status(code):
     return lambda request: request.send_error(code)
 
 
-def stalled(request):
-    request.send_response(200)
-    request.send_header("Content-Length", "10")
-    request.end_headers()
+def silent(request):
+    answer(request, b"", 10)
     request.server.over.wait(30)
 
 
@@ -133,29 +131,24 @@ def grouplens(server, monkeypatch):
     return server
 
 
-@pytest.mark.parametrize("way", [status(404), status(503), lambda request: answer(request, b"short", 1000)])
-def test_a_server_that_fails(grouplens, tmp_path, way):
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        (status(404), "404"),
+        (status(503), "503"),
+        (lambda request: answer(request, b"short", 1000), ""),
+        (silent, ".*timed out"),
+    ],
+)
+def test_a_server_that_fails(grouplens, tmp_path, monkeypatch, way, said):
+    monkeypatch.setattr(module, "TIMEOUT", 0.5)
     good, grouplens.script = grouplens.script, [way]
-    with pytest.raises(DownloadError, match=f"{grouplens.url}/ml-1m.zip: "):
+    with pytest.raises(DownloadError, match=f"{grouplens.url}/ml-1m.zip: {said}"):
         download("ml-1m", tmp_path, grouplens.url)
     assert len(grouplens.seen) == 3 and names(tmp_path) == []
     grouplens.script = [way, *good]
     assert download("ml-1m", tmp_path, grouplens.url)
     assert names(tmp_path) == ["ml-1m"]
-
-
-def test_a_silent_server(grouplens, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "TIMEOUT", 0.5)
-    grouplens.script = [stalled]
-    with pytest.raises(DownloadError, match="ml-1m.zip: .*timed out"):
-        download("ml-1m", tmp_path, grouplens.url)
-
-
-def test_nobody_answers(tmp_path):
-    with pytest.raises(DownloadError, match="http://127.0.0.1:1/ml-1m.zip: .*refused"):
-        download("ml-1m", tmp_path, "http://127.0.0.1:1")
-    with pytest.raises(DownloadError, match="http://127.0.0.1:1/ml-latest-small.zip: .*refused"):
-        download("ml-latest-small", tmp_path, "http://127.0.0.1:1")
 
 
 def test_a_killed_process_leaves_no_data_set(grouplens, tmp_path, start):
@@ -244,31 +237,22 @@ def test_one_failure_leaves_the_others(grouplens, tmp_path, capsys):
     assert names(tmp_path) == ["ml-latest-small"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (
-            ["ml-2m"],
-            "data: unknown data set 'ml-2m'; did you mean 'ml-25m'? known: ml-1m, ml-100k, ml-10m, ml-20m, ml-25m,",
-        ),
-        (
-            ["--mirror", "ftp://there", "ml-1m"],
-            "data: --mirror must begin with https:// or http://, got 'ftp://there'",
-        ),
-    ],
-)
-def test_wrong_calls(arguments, says, tmp_path, capsys):
-    assert main(["--root", str(tmp_path), *arguments]) == 2
-    assert capsys.readouterr().err.startswith(says) and names(tmp_path) == []
-
-
 def test_an_interrupt(grouplens, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(module, "download", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     assert run(grouplens, tmp_path) == 130
     assert capsys.readouterr().err == "\ndata: interrupted\n"
 
 
-@pytest.mark.parametrize("entry", ["../evil", "ml-1m/../../evil", "/evil", "link"])
+@pytest.mark.parametrize("arguments", [["ml-2m"], ["--mirror", "ftp://there", "ml-1m"]])
+def test_wrong_calls(arguments, tmp_path, capsys):
+    assert main(["--root", str(tmp_path), *arguments]) == 2
+    assert repr(arguments[0] if arguments == ["ml-2m"] else arguments[1]) in capsys.readouterr().err
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "entry", ["../evil", "ml-1m/../../evil", "/evil", "__MACOSX/ml-1m/._users.dat", "note.txt", "link"]
+)
 def test_an_archive_does_not_write_outside_its_folder(grouplens, tmp_path, entry):
     extra = zipfile.ZipInfo("ml-1m/link"), b"/tmp"
     extra[0].external_attr = 0o120777 << 16
@@ -284,9 +268,9 @@ def test_an_archive_does_not_write_outside_its_folder(grouplens, tmp_path, entry
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        (b"no archive", "ml-1m.zip cannot be unpacked: File is not a zip file"),
-        (zipped("ml-20m"), "ml-1m.zip holds no ml-1m/ratings.dat, ml-1m/users.dat, ml-1m/movies.dat"),
-        (zipped("ml-1m", {"ratings.dat": b"r"}), "ml-1m.zip holds no ml-1m/users.dat, ml-1m/movies.dat"),
+        (b"no archive", "ml-1m.zip cannot be unpacked"),
+        (zipped("ml-20m"), "ml-1m.zip .* ml-1m/ratings.dat, ml-1m/users.dat, ml-1m/movies.dat"),
+        (zipped("ml-1m", {"ratings.dat": b"r"}), "ml-1m.zip .* ml-1m/users.dat, ml-1m/movies.dat"),
     ],
 )
 def test_another_archive(grouplens, tmp_path, body, says):
@@ -297,15 +281,12 @@ def test_another_archive(grouplens, tmp_path, body, says):
     assert names(tmp_path) == [".ml-1m.download"]
 
 
-def test_what_others_put_into_an_archive_stays_there(grouplens, tmp_path):
-    grouplens.archives["ml-1m"] = zipped("ml-1m", extra=[("__MACOSX/ml-1m/._users.dat", b"x"), ("note.txt", b"x")])
-    grouplens.publish()
-    assert download("ml-1m", tmp_path, grouplens.url)
-    assert names(tmp_path) == ["ml-1m"] and names(tmp_path / "ml-1m") == sorted(FILES["ml-1m"])
-
-
 def test_no_room_to_unpack(grouplens, tmp_path):
     """The next call unpacks the archive without a download."""
+    (tmp_path / "file").touch()
+    with pytest.raises(DownloadError, match="ml-1m: .*file cannot be written to"):
+        download("ml-1m", tmp_path / "file", grouplens.url)
+    (tmp_path / "file").unlink()
     with full_disk(20_000), pytest.raises(DownloadError, match=f"ml-1m: {tmp_path} cannot be written to"):
         download("ml-1m", tmp_path, grouplens.url)
     assert names(tmp_path) == [".ml-1m.download"]
@@ -317,12 +298,22 @@ def test_no_room_to_unpack(grouplens, tmp_path):
 def test_a_folder_that_is_not_complete_is_left_alone(grouplens, tmp_path):
     (tmp_path / "ml-1m").mkdir()
     (tmp_path / "ml-1m" / "ratings.dat.gz").write_bytes(b"mine")
-    with pytest.raises(DownloadError, match="ml-1m exists without users.dat, movies.dat; add these files, or move"):
+    with pytest.raises(DownloadError, match="ml-1m exists without users.dat, movies.dat"):
         download("ml-1m", tmp_path, grouplens.url)
     assert names(tmp_path / "ml-1m") == ["ratings.dat.gz"] and grouplens.seen == []
     for name in ("users.dat", "movies.dat"):
         (tmp_path / "ml-1m" / name).touch()
     assert not download("ml-1m", tmp_path, grouplens.url)
+
+
+def test_two_at_once_and_a_checksum_that_is_none(grouplens, tmp_path):
+    with exclusive(tmp_path / ".ml-1m"), pytest.raises(DownloadError, match="ml-1m: another process"):
+        download("ml-1m", tmp_path, grouplens.url)
+    assert grouplens.seen == []
+    grouplens.script = [lambda request: answer(request, b"<html>moved</html>")]
+    with pytest.raises(DownloadError, match="ml-latest-small.zip.md5: .*'<html>moved"):
+        download("ml-latest-small", tmp_path, grouplens.url)
+    assert names(tmp_path) == []
 
 
 def test_an_archive_from_elsewhere(grouplens, tmp_path):
@@ -332,25 +323,3 @@ def test_an_archive_from_elsewhere(grouplens, tmp_path):
     (tmp_path / "ml-20m.zip").write_bytes(b"damaged")
     assert download("ml-20m", tmp_path, grouplens.url)
     assert names(tmp_path) == ["ml-1m", "ml-20m"] and grouplens.seen == ["/ml-20m.zip"]
-
-
-def test_a_checksum_that_is_none(grouplens, tmp_path):
-    def page(request):
-        answer(request, b"<html>moved</html>")
-
-    grouplens.script = [page]
-    with pytest.raises(DownloadError, match="ml-latest-small.zip.md5: the answer holds no MD5: '<html>moved"):
-        download("ml-latest-small", tmp_path, grouplens.url)
-    assert names(tmp_path) == []
-
-
-def test_two_at_once(grouplens, tmp_path):
-    with exclusive(tmp_path / ".ml-1m"), pytest.raises(DownloadError, match="another process is downloading it"):
-        download("ml-1m", tmp_path, grouplens.url)
-    assert grouplens.seen == []
-
-
-def test_a_root_that_cannot_be_written_to(grouplens, tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(DownloadError, match="ml-1m: .*file cannot be written to"):
-        download("ml-1m", tmp_path / "file", grouplens.url)

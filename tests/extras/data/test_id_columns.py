@@ -42,9 +42,7 @@ CATEGORIES = pd.Categorical(["tv", "book", "tv", None], categories=["tv", "radio
         ([[4.0], [0.0, 2.0], [], []], [4, 0, 2], [1, 2, 0, 0], 5, None),
         ([True, False, True, True], [1, 0, 1, 1], None, 2, None),
         (np.array([4, 0, 2, 4], np.uint64), [4, 0, 2, 4], None, 5, None),
-        (pd.array([4, 0, 2, 4], "Int64"), [4, 0, 2, 4], None, 5, None),
-        (pd.Categorical(TEXT, ["tv", "book", "radio", "art"]), [0, 1, 0, 3], None, 4, BY_CATEGORY.format(3)),
-        (pd.Categorical([30, 10, 30, 20]), [2, 0, 2, 1], None, 3, SORTED.format(2)),
+        (pd.cut(pd.Series([5.0, 1.0, 9.0]), [0, 3, 6, 10]), [1, 0, 2], None, 3, SORTED.format(2)),
     ],
 )
 def test_what_columns_become(values, ids, lengths, size, said):
@@ -65,63 +63,36 @@ def declared(values, categories):
     return pa.DictionaryArray.from_arrays(codes, categories, ordered=True)
 
 
-def category(values, categories=None, ordered=False):
-    return pd.Series(pd.Categorical(values, categories, ordered=ordered))
-
-
 OWN = ["c", "x", "a", "b"]  # an order of the user's own
+
+
+ABC, TEXT_ABC = {"a": 1, "b": 2, "c": 3}, ALPHABETICAL.format(3)
+NUMBERS = {"a": 10, "b": 4, "c": 7}
 
 
 @pytest.mark.parametrize(
     ("column", "expected", "said"),
     [
-        (lambda values: arrow(stored(values)), {"a": 1, "b": 2, "c": 3}, ALPHABETICAL.format(3)),
-        (lambda values: arrow(pa.chunked_array([stored(values[:1]), stored(values[1:])])), {"a": 1, "b": 2, "c": 3},
-         ALPHABETICAL.format(3)),
-        (lambda values: arrow(pa.array([[value] for value in values], pa.list_(stored(values).type))),
-         {"a": 1, "b": 2, "c": 3}, ALPHABETICAL.format(3)),
+        (lambda values: arrow(pa.array(values, pa.string_view())), ABC, TEXT_ABC),
+        (lambda values: arrow(pa.array(values, pa.large_string())), ABC, TEXT_ABC),
+        (lambda values: arrow(pa.chunked_array([values[:1], values[1:]])), ABC, TEXT_ABC),
+        (lambda values: arrow(stored(values)), ABC, TEXT_ABC),
+        (lambda values: arrow(pa.chunked_array([stored(values[:1]), stored(values[1:])])), ABC, TEXT_ABC),
+        (lambda values: arrow(pa.array([[v] for v in values], pa.list_(stored(values).type))), ABC, TEXT_ABC),
+        (lambda values: arrow(stored(values)).to_pandas(types_mapper=pd.ArrowDtype)["c"], ABC, TEXT_ABC),
         (lambda values: arrow(stored(values)).to_pandas()["c"], {"a": 0, "b": 1, "c": 2}, SORTED.format(2)),
-        (lambda values: arrow(stored(values)).to_pandas(types_mapper=pd.ArrowDtype)["c"], {"a": 1, "b": 2, "c": 3},
-         ALPHABETICAL.format(3)),
-        (category, {"a": 0, "b": 1, "c": 2}, SORTED.format(2)),
-        (lambda values: category(values, OWN), {"a": 2, "b": 3, "c": 0}, BY_CATEGORY.format(3)),
-        (lambda values: category(values, ["b", "a", "c"], ordered=True), {"a": 1, "b": 0, "c": 2}, BY_CATEGORY.format(2)),
+        (lambda values: pd.Categorical(values, OWN), {"a": 2, "b": 3, "c": 0}, BY_CATEGORY.format(3)),
         (lambda values: arrow(declared(values, OWN)), {"a": 2, "b": 3, "c": 0}, BY_CATEGORY.format(3)),
-        (lambda values: arrow(stored([{"a": 10, "b": 4, "c": 7}[value] for value in values])),
-         {"a": 10, "b": 4, "c": 7}, None),
-        (lambda values: arrow(stored([{"a": 10, "b": 4, "c": 7}[value] for value in values])).to_pandas()["c"],
-         {"a": 2, "b": 0, "c": 1}, SORTED.format(2)),
+        (lambda values: arrow(stored([NUMBERS[v] for v in values])), NUMBERS, None),
+        (lambda values: pd.Categorical([NUMBERS[v] for v in values]), {"a": 2, "b": 0, "c": 1}, SORTED.format(2)),
     ],
-)  # fmt: skip
+)
 def test_a_value_has_one_id_in_whatever_order_values_appear(column, expected, said):
     """A dictionary in the order of appearance gave `c` the ids 2 and 0."""
     for values in (["b", "a", "c"], ["c", "b", "a"], ["a", "b", "c"], ["c", "a", "b", "c"]):
         ids, _, _, notes = encoded(column(values))
         assert ids == [expected[value] for value in values]
         assert notes == ([said] if said else [])
-
-
-def test_polars_own_categories():
-    polars = pytest.importorskip("polars")
-    for values in (["b", "a", "c"], ["c", "b", "a"]):
-        columns = {"y": [0, 1, 0], "c": polars.Series(values, dtype=polars.Categorical)}
-        columns["e"] = polars.Series(values, dtype=polars.Enum(["c", "b", "a"]))
-        columns["l"] = polars.Series([[value] for value in values], dtype=polars.List(polars.Categorical))
-        with pytest.warns(UserWarning) as said:
-            rows = from_frame(polars.DataFrame(columns), label="y", sparse=["c", "e", "l"]).test
-        text, own = [" abc".index(value) for value in values], ["cba".index(value) for value in values]
-        assert [rows.sparse[name].values.tolist() for name in "cel"] == [text, own, text]
-        orders = [
-            "1 to 3 in alphabetical order",
-            "0 to 2 in the order of its categories",
-            "1 to 3 in alphabetical order",
-        ]
-        assert [str(one.message).split("numbered ")[1].split(";")[0] for one in said] == orders
-
-
-def test_categories_without_an_order():
-    ids, _, size, _ = encoded(pd.cut(pd.Series([5.0, 1.0, 9.0]), [0, 3, 6, 10]))
-    assert (ids, size) == ([1, 0, 2], 3)
 
 
 def missing(number, gap):
@@ -134,17 +105,10 @@ def missing(number, gap):
         ([3.0, None, 0.0, np.nan], {}, [3, 4, 0, 4], 5, f"column 'c': {missing(2, 4)}"),
         (pd.array([3, None, 0, 1], "Int64"), {}, [3, 4, 0, 1], 5, f"column 'c': {missing(1, 4)}"),
         ([3.0, None, 0.0, 1.0], {"cardinalities": {"c": 10}}, [3, 9, 0, 1], 10, f"column 'c': {missing(1, 9)}"),
-        ([True, None, False, True], {}, [1, 2, 0, 1], 3, f"column 'c': {missing(1, 2)}"),
         (["tv", None, "art", "tv"], {}, [2, 0, 1, 2], 3, f"{ALPHABETICAL.format(2)}; {missing(1, 0)}"),
         (CATEGORIES, {}, [0, 2, 0, 3], 4, f"{BY_CATEGORY.format(2)}; {missing(1, 3)}"),
         ([[3, 1], None, [], [0, None]], {}, [3, 1, 4, 0, 4], 5, f"column 'c': {missing(2, 4)}"),
-        (
-            ["tv", None, "art", "tv"],
-            {"vocabulary": {"c": ["tv", "book", "art"]}},
-            [0, 3, 2, 0],
-            4,
-            f"column 'c': {missing(1, 3)}",
-        ),
+        (["tv", None, "art"], {"vocabulary": {"c": ["tv", "b", "art"]}}, [0, 3, 2], 4, f"column 'c': {missing(1, 3)}"),
         (["tv", "tv", "art", "tv"], {"vocabulary": {"c": ["tv", "book", "art"]}}, [0, 0, 2, 0], 4, None),
         ([3, 1, 0, 1], {}, [3, 1, 0, 1], 4, None),
         ([None, None, None, None], {}, [1, 1, 1, 1], 2, f"column 'c': {missing(4, 1)}"),
@@ -154,17 +118,8 @@ def test_missing_values_have_an_id_of_their_own(values, options, ids, size, said
     found = encoded(values, missing="category", **options)
     assert (found[0], found[2], found[3]) == (ids, size, [said] if said else [])
     if said and "missing" in said:
-        with pytest.raises(
-            ValueError, match=r"column 'c': \d values are missing, the first in row [013]; .*missing='cat"
-        ):
+        with pytest.raises(ValueError, match=r"'c': \d values are missing, the first in row [013]; .*missing='cat"):
             encoded(values, **options)
-
-
-def test_the_row_for_missing_values_holds_no_other():
-    with pytest.raises(
-        ValueError, match="column 'c' holds id 9 in row 0; id 9, the last of its cardinality, is for missing"
-    ):
-        encoded([9.0, None, 0.0, 1.0], missing="category", cardinalities={"c": 10})
 
 
 HASHES = [2**63 + 11, 7, 2**64 - 1, 7]
@@ -174,12 +129,10 @@ HASHES = [2**63 + 11, 7, 2**64 - 1, 7]
     ("values", "vocabulary", "ids"),
     [
         (TEXT, ["tv", "book", "game", "art"], [0, 1, 0, 3]),
-        (TEXT, np.array(["tv", "book", "game", "art"]), [0, 1, 0, 3]),
         (TEXT, pd.Index(["tv", "book", "game", "art"]), [0, 1, 0, 3]),
         (LISTS, ("art", "book", "tv"), [2, 0, 1, 0, 0]),
         (np.array(HASHES, np.uint64), [7, 2**64 - 1, 2**63 + 11], [2, 0, 1, 0]),
         (HASHES, [7, 2**64 - 1, 2**63 + 11], [2, 0, 1, 0]),
-        ([-(2**62), 5, 5, 2**40], [5, 2**40, -(2**62)], [2, 0, 0, 1]),
         ([40.0, 0.0, 20.0, 40.0], [0, 20, 40], [2, 0, 1, 2]),
         ([0.5, 2.5, 0.5, 0.5], [2.5, 0.5], [1, 0, 1, 1]),
         (pd.Categorical(TEXT), ["tv", "book", "art"], [0, 1, 0, 2]),
@@ -191,76 +144,47 @@ def test_a_vocabulary_says_the_ids(values, vocabulary, ids):
     assert (found, size, said) == (ids, len(vocabulary), [])
 
 
+KNOWN = {"c": ["tv", "art"]}
+
+
 @pytest.mark.parametrize(
     ("values", "options", "said"),
     [
-        (
-            TEXT,
-            {"vocabulary": {"c": ["tv", "art"]}},
-            "column 'c' holds 'book' in row 1, which is not in its vocabulary of 2",
-        ),
-        (
-            LISTS,
-            {"vocabulary": {"c": ["tv", "art"]}},
-            "column 'c' holds 'book' in row 2, which is not in its vocabulary",
-        ),
-        (
-            [1, 2, 3, 4],
-            {"vocabulary": {"c": ["1", "2"]}},
-            "column 'c' holds 1 in row 0, which is not in its vocabulary of 2",
-        ),
-        (TEXT, {"vocabulary": {"c": ["tv", "book", "tv"]}}, "holds 'tv' at the positions 0 and 2"),
-        (TEXT, {"vocabulary": {"c": ["tv", None]}}, "holds None at position 1; missing= is for such values"),
-        (
-            TEXT,
-            {"vocabulary": {"c": {"tv": 1}}},
-            "vocabulary of column 'c' is a dict; it must be a sequence of values, in the order",
-        ),
+        (TEXT, {"vocabulary": KNOWN}, "'c' holds 'book' in row 1, .* vocabulary of 2"),
+        (LISTS, {"vocabulary": KNOWN}, "'c' holds 'book' in row 2"),
+        ([1, 2, 3, 4], {"vocabulary": {"c": ["1", "2"]}}, "'c' holds 1 in row 0"),
+        (TEXT, {"vocabulary": {"c": ["tv", "book", "tv"]}}, "'tv' at the positions 0 and 2"),
+        (TEXT, {"vocabulary": {"c": ["tv", None]}}, "None at position 1"),
+        (TEXT, {"vocabulary": {"c": {"tv": 1}}}, "vocabulary of column 'c' is a dict"),
         (TEXT, {"vocabulary": {"c": "tv"}}, "vocabulary of column 'c' is a str"),
-        (TEXT, {"vocabulary": {"d": ["tv"]}}, "unknown feature in vocabulary 'd'"),
-        (TEXT, {"vocabulary": ["tv"]}, "vocabulary is a list; it must be a dictionary by column"),
-        (TEXT, {"cardinalities": [3]}, "cardinalities is a list; it must be a dictionary by column"),
-        (TEXT, {"vocabulary": {"c": np.array([["tv"]])}}, r"holds \['tv'\] at position 0; it must hold single values"),
+        (TEXT, {"vocabulary": {"d": ["tv"]}}, "vocabulary 'd'"),
+        (TEXT, {"vocabulary": ["tv"]}, "vocabulary is a list"),
+        (TEXT, {"vocabulary": {"c": np.array([["tv"]])}}, r"\['tv'\] at position 0"),
+        (TEXT, {"cardinalities": [3]}, "cardinalities is a list"),
         (
             ["tv", None],
-            {"vocabulary": {"c": ["tv", "art"]}, "missing": "category", "cardinalities": {"c": 2}},
-            "column 'c' holds id 2 in row 1; its cardinality is 2; id 2 is for missing values",
+            {"vocabulary": KNOWN, "missing": "category", "cardinalities": {"c": 2}},
+            "id 2 in row 1; .* is 2",
         ),
-        (TEXT, {"missing": "drop"}, "unknown missing 'drop'"),
-        (HASHES, {}, r"column 'c' holds id 9223372036854775819 in row 0; ids are 0 to 2147483647; vocabulary= numbers"),
         (
-            [1.0, 2.0**53, 1.0, 0.0],
-            {},
-            "column 'c' holds 9007199254740992 in row 1; double does not hold all whole numbers",
+            [9.0, None, 0.0],
+            {"missing": "category", "cardinalities": {"c": 10}},
+            "'c' holds id 9 in row 0; id 9.*missing",
         ),
-        (np.array([2**24, 1], np.float32), {}, "column 'c' holds 16777216 in row 0; float does not hold all whole"),
-        (
-            [5.0, 2.0**60],
-            {"vocabulary": {"c": [5, 2**60]}},
-            "column 'c' holds 1.1529.* in row 1; double does not",
-        ),
-        ([2**70, 1], {}, "column 'c' holds values of several types, or numbers of over 64 bits"),
-        ([1.0, np.inf, 1.0, 0.0], {}, "column 'c' holds inf in row 1; ids are whole"),
-        ([[1.0], [], [2.0, 0.5], []], {}, "column 'c' holds 0.5 in row 2; ids are whole numbers"),
-        (pd.to_datetime(["2026-01-01"] * 2), {}, r"column 'c' is timestamp.*vocabulary= takes other values"),
+        (TEXT, {"missing": "drop"}, "missing 'drop'"),
+        (HASHES, {}, "'c' holds id 9223372036854775819 in row 0; .*2147483647"),
+        ([1.0, 2.0**53, 1.0, 0.0], {}, "'c' holds 9007199254740992 in row 1; double"),
+        (np.array([2**24, 1], np.float32), {}, "'c' holds 16777216 in row 0; float"),
+        ([5.0, 2.0**60], {"vocabulary": {"c": [5, 2**60]}}, "'c' holds 1.1529.* in row 1; double"),
+        ([2**70, 1], {}, "'c' holds values of several types, or numbers of over 64 bits"),
+        ([1.0, np.inf, 1.0, 0.0], {}, "'c' holds inf in row 1"),
+        ([[1.0], [], [2.0, 0.5], []], {}, "'c' holds 0.5 in row 2"),
+        (pd.to_datetime(["2026-01-01"] * 2), {}, "'c' is timestamp.*vocabulary="),
     ],
 )
 def test_what_is_refused(values, options, said):
     with pytest.raises((ValueError, TypeError), match=said):
         encoded(values, **options)
-
-
-@pytest.mark.parametrize(
-    "column",
-    [
-        pa.array(TEXT, pa.string_view()),
-        pa.array(TEXT, pa.large_string()),
-        pa.chunked_array([TEXT[:2], TEXT[2:]]),
-        pa.chunked_array([pa.array(TEXT[:3]), pa.array(TEXT[3:])]).slice(0, 4),
-    ],
-)
-def test_every_kind_of_text_is_numbered_alike(column):
-    assert encoded(pa.table({"y": [0, 1, 0, 1], "c": column}))[0] == [3, 2, 3, 1]
 
 
 def test_lists_of_one_length_and_slices():
@@ -282,20 +206,9 @@ def test_tensors_follow_the_same_rules():
     assert data.test.sparse["f"].values.tolist() == [2, 0, 1] and data.test.users.tolist() == [5, 5, 6]
     assert data.test.sparse["h"].values.tolist() == [1, 0, 1] and data.schema.features[1].cardinality == 2
     for sparse, said in (
-        (
-            {"h": np.array([7, 2**64 - 1, 7], np.uint64)},
-            "feature 'h' holds id 18446744073709551615 in row 1.*vocabulary=",
-        ),
-        ({"h": (torch.tensor([1, 2, -5]), torch.tensor([2, 0, 1]))}, "feature 'h' holds id -5 in row 2"),
-        (
-            {"f": np.array([1.0, np.nan, 2.0])},
-            "feature 'f': 1 values are missing, the first in row 1.*missing='category'",
-        ),
-        ({"f": np.array([1.0, 0.5, 2.0])}, "feature 'f' holds 0.5 in row 1"),
-        (
-            {"f": np.zeros((3, 2), int)},
-            r"f is int64 of shape \(3, 2\); it must be ids \[n\], or \(values, lengths \[n\]\)",
-        ),
+        ({"h": np.array([7, 2**64 - 1, 7], np.uint64)}, "'h' holds id 18446744073709551615 in row 1"),
+        ({"h": (torch.tensor([1, 2, -5]), torch.tensor([2, 0, 1]))}, "'h' holds id -5 in row 2"),
+        ({"f": np.zeros((3, 2), int)}, r"f is int64 of shape \(3, 2\)"),
     ):
         with pytest.raises((ValueError, TypeError), match=said):
             from_tensors(label=label, sparse=sparse)
@@ -307,14 +220,11 @@ def test_tensors_follow_the_same_rules():
 @pytest.mark.parametrize(
     ("users", "said"),
     [
-        (
-            np.array([1, 2**64 - 1], np.uint64),
-            "holds 18446744073709551615 in row 1; users are less than 9223372036854775808",
-        ),
-        (np.array([np.nan, 1.0]), "1 values are missing, the first in row 0; fill them"),
-        (np.array([1.0, 2.5]), "holds 2.5 in row 1; users are whole numbers or text"),
+        (np.array([1, 2**64 - 1], np.uint64), "holds 18446744073709551615 in row 1; .*9223372036854775808"),
+        (np.array([np.nan, 1.0]), "1 values are missing, the first in row 0"),
+        (np.array([1.0, 2.5]), "holds 2.5 in row 1"),
         (np.array([1.0, np.inf]), "holds inf in row 1"),
-        (np.array([1.0, 2.0**53]), "double does not hold all whole numbers from 9007199254740992"),
+        (np.array([1.0, 2.0**53]), "double .*9007199254740992"),
     ],
 )
 def test_users_that_would_become_others(users, said):
@@ -341,9 +251,9 @@ def test_floats_of_tensors():
     assert data.test.users.tolist() == [2**52 + 1, 3]
     rounded = torch.tensor([2, 257]).bfloat16()  # 256 in this type
     for given in ({"sparse": {"f": rounded}}, {"user": rounded}):
-        with pytest.raises(ValueError, match="holds 256 in row 1; bfloat16 does not hold all whole numbers from 256"):
+        with pytest.raises(ValueError, match="holds 256 in row 1; bfloat16"):
             from_tensors(label=np.array([0, 1]), **given)
-    with pytest.raises(ValueError, match="holds 2048 in row 2; float16 does not hold all whole numbers from 2048"):
+    with pytest.raises(ValueError, match="holds 2048 in row 2; float16"):
         from_tensors(label=np.zeros(3), sparse={"f": (torch.tensor([1, 2049]).half(), torch.tensor([1, 0, 1]))})
 
 
@@ -353,7 +263,7 @@ def test_items_of_a_ranking_take_a_vocabulary():
     data = from_frame(frame, label="next", sparse=["seen"], task="ranking", vocabulary={"next": known, "seen": known})
     assert data.test.labels.values.tolist() == [1, 2, 0] and data.test.labels.lengths.tolist() == [1, 2, 0]
     assert data.test.sparse["seen"].values.tolist() == [2, 1, 0]
-    with pytest.raises(ValueError, match="column 'next': 1 values are missing, the first in row 1; fill them$"):
+    with pytest.raises(ValueError, match="'next': 1 values are missing, the first in row 1"):
         from_frame(pd.DataFrame({"next": [1.0, None]}), label="next", task="ranking", missing="category")
     data = from_tensors(label=np.array(["b", "a"]), task="ranking", vocabulary={"label": ["a", "b"]})
     assert data.test.labels.values.tolist() == [1, 0]

@@ -33,14 +33,11 @@ def big(folder, n=40):
     return users, movies, ratings
 
 
-def test_ratings(folder):
+def test_ratings_and_attributes(folder):
     ratings = read_ratings(folder / "ratings.dat")
     assert ratings.user.tolist() == [1, 1, 2, 2]
     assert ratings.movie.tolist() == [10, 20, 10, 30]
     assert ratings.label.tolist() == [1, 0, 1, 0]
-
-
-def test_side(folder):
     side = read_side(folder / "users.dat", folder / "movies.dat")
     assert side.user == {1: ("F", "1", "10", "480"), 2: ("M", "56", "16", "700")}
     assert side.movie[10] == (("Animation", "Comedy"), 1995)
@@ -52,24 +49,12 @@ def test_side(folder):
     [
         ("ratings.dat", RATINGS + "1::10::6::0\n", "line 5, field 3 (rating): '6' is not a rating of 1 to 5"),
         ("ratings.dat", RATINGS + "1,10,5,0\n", "line 5: 1 fields"),
-        ("ratings.dat", RATINGS + "one::10::5::0\n", "line 5, field 1 (user): 'one' is not an id, a whole number"),
-        (
-            "ratings.dat",
-            RATINGS + "-1::10::5::0\n",
-            "line 5, field 1 (user): '-1' is not an id, a whole number of at least 0",
-        ),
-        ("ratings.dat", RATINGS + "1::-10::5::0\n", "line 5, field 2 (movie): '-10' is not an id"),
-        (
-            "ratings.dat",
-            RATINGS + "1::30::5::9783007\n",
-            "line 5, field 4 (timestamp): '9783007' is not 0 or a time in sec",
-        ),
-        ("ratings.dat", RATINGS + "1::30::5::97830076097\n", "line 5, field 4 (timestamp): '97830076097'"),
+        ("ratings.dat", RATINGS + "-1::10::5::0\n", "line 5, field 1 (user): '-1' is not an id"),
+        ("ratings.dat", RATINGS + "1::ten::5::0\n", "line 5, field 2 (movie): 'ten' is not an id"),
+        ("ratings.dat", RATINGS + "1::30::5::9783007\n", "line 5, field 4 (timestamp): '9783007'"),
         ("ratings.dat", RATINGS + "1::20::5::0\n", "line 5, field 2 (movie): user 1 has rated 20 in line 2 already"),
-        ("users.dat", USERS + "3::M::1::2\n", "line 3: 4 fields where 5 are expected"),
         ("users.dat", USERS + "x::M::1::2::3\n", "line 3, field 1 (id): 'x' is not an integer"),
         ("users.dat", USERS + "3::\xe9::1::2::3\n", "line 3: bytes that are not ascii"),
-        ("movies.dat", MOVIES + "40::No genre\n", "line 4: 2 fields where 3 are expected"),
         ("users.dat", "1::F::1::10::48067\n", "is not in users.dat"),
         ("users.dat", USERS + "3::Q::1::2::3\n", "line 3, field 2 (gender): 'Q' is not F or M"),
         ("users.dat", USERS + "3::F::abc::2::3\n", "line 3, field 3 (age): 'abc' is not an integer"),
@@ -86,30 +71,6 @@ def test_errors_leave_no_cache(folder, empty_cache, file, content, says):
         load_dataset("movielens-1m/full", folder.parent)
     assert says in str(caught.value)
     assert not [path for path in (empty_cache / "data").iterdir() if path.suffix != ".lock"]
-
-
-def test_full_schema(folder, empty_cache):
-    users, movies, ratings = big(folder)
-    data = load_dataset("movielens-1m", folder.parent, schema="full")
-    assert data.name == "movielens-1m/full"
-    assert [f.name for f in data.schema.features] == [
-        "user",
-        "movie",
-        "gender",
-        "age",
-        "occupation",
-        "zip",
-        "year",
-        "genres",
-    ]
-    for split in (data.train, data.valid, data.test):
-        assert split.users.tolist() == users[split.rows].tolist()
-        assert split.labels.tolist() == (ratings[split.rows] > 3).astype(float).tolist()
-        genres = split.sparse["genres"]
-        assert genres.lengths.tolist() == [2 if movie == 10 else 1 for movie in movies[split.rows]]
-    rows = np.concatenate([data.train.rows, data.valid.rows, data.test.rows])
-    assert sorted(rows) == list(range(40))
-    assert (len(data.train), len(data.valid), len(data.test)) == (32, 4, 4)
 
 
 def test_rates_leave_the_own_label_out(folder):
@@ -154,37 +115,22 @@ def moment(seconds):
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("name", ["ratings.csv", "rating.csv.gz"])
 @pytest.mark.parametrize(
-    ("header", "row"),
+    "row",
     [
-        (PLAIN, lambda u, m, r, t: f"{u},{m},{r},{t}"),
-        (PLAIN, lambda u, m, r, t: f"{u},{m},{r},{moment(t)}"),
-        ('"userId","movieId","rating","timestamp"', lambda u, m, r, t: f'{u},{m},{r},"{moment(t)}"'),
-        (PLAIN, lambda u, m, r, t: f'"{u}","{m}","{r}","{t}"'),
+        lambda u, m, r, t: f"{u},{m},{r},{t}",
+        lambda u, m, r, t: f"{u},{m},{r},{moment(t)}",
+        lambda u, m, r, t: f'{u},{m},{r},"{moment(t)}"',
+        lambda u, m, r, t: f'"{u}","{m}","{r}","{t}"',
     ],
 )
-def test_csv_ratings(tmp_path, end, name, header, row):
+def test_csv_ratings(tmp_path, end, name, row):
     path = tmp_path / name
-    content = "".join(text + end for text in (header, *(row(*values) for values in ROWS))).encode()
+    content = "".join(text + end for text in (PLAIN, *(row(*values) for values in ROWS))).encode()
     path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     ratings = read_ratings(path)
     assert ratings.user.tolist() == [row[0] for row in ROWS] and ratings.user.dtype == np.int64
     assert ratings.movie.tolist() == [row[1] for row in ROWS] and ratings.movie.dtype == np.int32
     assert ratings.label.tolist() == [1, 1, 0, 0, 1]
-    path.write_bytes(gzip.compress(b"".join(content.splitlines(True)[:2])) if name.endswith(".gz") else content)
-    assert read_ratings(path).movie.dtype == np.int32
-
-
-def test_another_header(tmp_path):
-    path = tmp_path / "tags.csv"
-    path.write_text("userId,movieId,tag,timestamp\n1,10,funny,0\n")
-    with pytest.raises(
-        DataError, match="line 1: 'userId,movieId,tag,timestamp' is not the header 'userId,movieId,rating"
-    ):
-        read_ratings(path)
-    with pytest.raises(
-        DataError, match="line 1: 'userId,movieId,tag,timestamp' is not the header 'movieId,title,genres'"
-    ):
-        read_side(None, path)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
@@ -195,14 +141,17 @@ def test_csv_movies(tmp_path, end, name):
     path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     side = read_side(None, path)
     assert side.user is None and side.movie == KNOWN and side.files == ("", name)
+    other = tmp_path / "tags.csv"
+    other.write_text("userId,movieId,tag,timestamp\n1,10,funny,0\n")
+    with pytest.raises(DataError, match="tags.csv, line 1: 'userId,movieId,tag,timestamp'"):
+        read_side(None, other)
 
 
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ('50,"Open (1999),Drama', "not a line of a CSV file (unexpected end of data): '50,\"Open"),
+        ('50,"Open (1999),Drama', "not a line of a CSV file"),
         ("50,One, two (1999),Drama", "4 fields where 3 are expected (separated by ','): '50,One"),
-        ("x,One,Drama", "field 1 (id): 'x' is not an integer"),
         ("10,One,Drama", "field 1 (id): 10 is a repeated id"),
         ("", "1 fields where 3"),
         ("50,Am\xe9lie,Drama", "bytes that are not utf-8: '50,Am\\xe9lie,Drama'"),
@@ -217,36 +166,6 @@ def test_bad_lines_of_movies(tmp_path, line, says):
     bad = BadLines("skip")
     assert read_side(None, path, bad).movie == KNOWN | {60: (("Crime",), 1995)}
     assert [row[:2] for row in bad.skipped] == [("movies.csv", 6)] and says in bad.skipped[0][2]
-
-
-def test_lines_keep_their_numbers_when_others_are_skipped(folder):
-    """Bad lines, and then ratings of what nobody knows; each under the number it has in the file."""
-    rng = np.random.default_rng(1)
-    lines, good, unread, unknown = [], [], [], []
-    for number in range(1, 201):
-        kind = rng.choice(["good", "bad", "user", "movie"], p=[0.7, 0.1, 0.1, 0.1])
-        user = number + (1000 if kind == "user" else 0)  # of each number one: no pair occurs twice
-        movie = 99 if kind == "movie" else 10
-        lines.append("bad\n" if kind == "bad" else f"{user}::{movie}::{1 + number % 5}::0\n")
-        {"good": good, "bad": unread}.get(kind, unknown).append(number)
-    (folder / "ratings.dat").write_text("".join(lines))
-    (folder / "users.dat").write_text("".join(f"{user}::M::56::16::70072\n" for user in range(1, 201)))
-    bad = BadLines("skip")
-    ratings, side = (
-        read_ratings(folder / "ratings.dat", bad),
-        read_side(folder / "users.dat", folder / "movies.dat", bad),
-    )
-    assert [line for _, line, _ in bad.skipped] == unread
-    read = sorted(good + unknown)
-    assert ratings.line.tolist() == read
-    first = next(number for number in read if number in unknown)
-    with pytest.raises(DataError, match=rf"ratings.dat, line {first}, field \w+: \d+ is not in \w+.dat"):
-        encode_ratings(ratings, side, 0)
-    columns = encode_ratings(ratings, side, 0, bad)
-    assert [line for _, line, _ in bad.skipped] == unread + unknown
-    assert columns.labels[np.argsort(columns.rows)].tolist() == [float(number % 5 >= 3) for number in good]
-    known = ratings.take(np.isin(read, good))
-    assert known.line.tolist() == good
 
 
 def test_ratings_of_the_same_movie_are_left_out_but_the_first(tmp_path):
@@ -264,39 +183,6 @@ def test_ratings_of_the_same_movie_are_left_out_but_the_first(tmp_path):
     assert bad.skipped[3][2] == "field 2 (movie): user 1 has rated 10 in line 5 already"
 
 
-@pytest.mark.parametrize("name", ["ml-1m", "csv"])
-def test_a_byte_order_mark_is_left_out(folder, name):
-    """Editors on Windows put it before text."""
-    contents = {"ratings.dat": RATINGS.encode(), "movies.dat": MOVIES.encode("latin-1"), "users.dat": USERS.encode()}
-    if name == "csv":
-        contents = {"ratings.csv": f"{PLAIN}\n1,10,4.0,0\n".encode(), "movies.csv": MOVIE_CSV.encode()}
-    read = []
-    for mark in (b"", b"\xef\xbb\xbf"):
-        for file, content in contents.items():
-            (folder / file).write_bytes(mark + content)
-        ratings, movies, *users = (folder / file for file in contents)
-        found = read_ratings(ratings)
-        read.append((found.user.tolist(), found.movie.tolist(), read_side(users[0] if users else None, movies)))
-    assert read[0] == read[1] and read[0][0][0] == 1
-
-
-def test_full_schema_without_users(tmp_path):
-    (tmp_path / "movies.csv").write_text(MOVIE_CSV)
-    rows = [f"{i // 3},{10 * (1 + i % 3)},{1 + i % 5}.0,0\n" for i in range(60)]
-    (tmp_path / "ratings.csv").write_text(PLAIN + "\n" + "".join(rows) + "1,77,4.0,0\n")
-    ratings, side = read_ratings(tmp_path / "ratings.csv"), read_side(None, tmp_path / "movies.csv")
-    with pytest.raises(DataError, match="ratings.csv, line 62, field movie: 77 is not in movies.csv"):
-        encode_ratings(ratings, side, 0)
-    bad = BadLines("skip")
-    columns = encode_ratings(ratings, side, 0, bad)
-    assert bad.skipped == [("ratings.csv", 62, "field movie: 77 is not in movies.csv")]
-    assert [feature.name for feature in columns.schema.features] == ["user", "movie", "year", "genres"]
-    assert columns.schema.dense == ("user_count", "movie_count", "user_rate", "movie_rate")
-    assert columns.dense.shape == (60, 4) and columns.users.dtype == np.int64
-    lengths = columns.sparse["genres"].lengths
-    assert lengths.tolist() == [2 if row % 3 == 0 else 1 for row in columns.rows]
-
-
 def test_real_csv_rows(real_data):
     small = read_ratings(real_data / "ml-latest-small" / "ratings.csv")
     assert len(small.label) == 100_836 and len(np.unique(small.user)) == 610 and len(np.unique(small.movie)) == 9724
@@ -304,9 +190,8 @@ def test_real_csv_rows(real_data):
     assert len(side.movie) == 9742 and side.movie[7789] == (("Drama",), 2002)
     assert encode_ratings(small, side, 0).sizes == (80668, 10083, 10085)
     grouplens = read_ratings(real_data / "ml-20m-sample" / "ratings.csv")
-    assert (
-        len(grouplens.label) == 1000 and len(np.unique(grouplens.user)) == 28 and len(np.unique(grouplens.movie)) == 309
-    )
+    assert [len(np.unique(ids)) for ids in (grouplens.user, grouplens.movie)] == [28, 309]
+    assert len(grouplens.label) == 1000
     kaggle = read_ratings(real_data / "ml-20m-sample" / "rating.csv")
     assert len(kaggle.label) == 10_000 and len(np.unique(kaggle.user)) == 8990 and kaggle.user.dtype == np.int32
 

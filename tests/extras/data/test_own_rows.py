@@ -1,33 +1,29 @@
-"""Rows from frames and tensors: the same rows from every kind of frame, and what is refused."""
+"""Rows from frames and tensors: the same rows from every kind of frame, labels as people have them, and what is refused."""
 
 import re
-import subprocess
-import sys
+import tracemalloc
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
+from torch import nn
 
-from drsrobust.data import from_frame, from_tensors
+import drsrobust as dr
+from drsrobust.data import from_batches, from_frame, from_tensors
+from drsrobust.metrics import auc, log_loss, normalised_entropy
 
 COLUMNS = {"label": "clicked", "dense": ["price", "age"], "sparse": ["item", "tags"], "user": "user"}
 
 
 @pytest.fixture
 def frame():
-    return pd.DataFrame(
-        {
-            "clicked": [1, 0, 1, 0],
-            "price": [0.5, 1.5, 2.5, 3.5],
-            "age": [1, 2, 3, 4],
-            "item": [3, 0, 2, 2],
-            "tags": [[1, 2], [], [5], [0, 0]],
-            "user": [10, 10, 20, 30],
-        }
-    )
+    columns = {"clicked": [1, 0, 1, 0], "price": [0.5, 1.5, 2.5, 3.5], "age": [1, 2, 3, 4]}
+    columns |= {"item": [3, 0, 2, 2], "tags": [[1, 2], [], [5], [0, 0]], "user": [10, 10, 20, 30]}
+    return pd.DataFrame(columns)
 
 
 def test_what_a_frame_becomes(frame):
@@ -37,53 +33,29 @@ def test_what_a_frame_becomes(frame):
     assert rows.dense.dtype == np.float32 and rows.dense.tolist() == frame[["price", "age"]].to_numpy().tolist()
     assert rows.labels.tolist() == [1, 0, 1, 0] and rows.users.tolist() == [10, 10, 20, 30]
     assert rows.sparse["item"].values.tolist() == [3, 0, 2, 2] and rows.sparse["item"].lengths is None
-    assert rows.sparse["tags"].values.tolist() == [1, 2, 5, 0, 0] and rows.sparse["tags"].lengths.tolist() == [
-        2,
-        0,
-        1,
-        2,
-    ]
-    assert [(one.name, one.cardinality, one.multi_hot) for one in data.schema.features] == [
-        ("item", 4, False),
-        ("tags", 6, True),
-    ]
+    tags = rows.sparse["tags"]
+    assert tags.values.tolist() == [1, 2, 5, 0, 0] and tags.lengths.tolist() == [2, 0, 1, 2]
+    features = [(one.name, one.cardinality, one.multi_hot) for one in data.schema.features]
+    assert features == [("item", 4, False), ("tags", 6, True)]
     batch = rows.batch(np.array([3, 0]))
     assert batch.sparse_features["tags"].values().tolist() == [0, 0, 1, 2] and batch.labels.tolist() == [0, 1]
 
 
-class Polars:
+class Polars(dict):
     """A frame with columns that give Arrow arrays, as those of polars."""
 
-    def __init__(self, table):
-        self._table, self.columns = table, table.column_names
-
-    def __getitem__(self, name):
-        column = self._table.column(name)
-
-        class Series:
-            def to_arrow(self):
-                return column.combine_chunks()
-
-        return Series()
-
-
-class Stream:
-    """Only the Arrow C stream."""
+    columns = property(list)
 
     def __init__(self, table):
-        self.__arrow_c_stream__ = table.__arrow_c_stream__
+        columns = {name: table.column(name).combine_chunks for name in table.column_names}
+        super().__init__({name: SimpleNamespace(to_arrow=column) for name, column in columns.items()})
 
 
-@pytest.mark.parametrize("kind", ["arrow", "polars", "stream"])
+@pytest.mark.parametrize("kind", [lambda table: table, Polars, pa.Table.to_reader, pa.RecordBatchReader.from_stream])
 def test_every_kind_of_frame_gives_the_same_rows(frame, kind):
-    table = pa.Table.from_pandas(frame)
-    other = {"arrow": table, "polars": Polars(table), "stream": Stream(table)}[kind]
+    """A stream of Arrow is read once."""
+    other = kind(pa.Table.from_pandas(frame))
     assert from_frame(other, **COLUMNS).fingerprint == from_frame(frame, **COLUMNS).fingerprint
-
-
-def test_polars_itself(frame):
-    polars = pytest.importorskip("polars")
-    assert from_frame(polars.from_pandas(frame), **COLUMNS).fingerprint == from_frame(frame, **COLUMNS).fingerprint
 
 
 def test_tensors_give_the_rows_of_the_frame(frame):
@@ -104,14 +76,11 @@ def test_tensors_give_the_rows_of_the_frame(frame):
 def test_the_fingerprint_holds_prior_and_tasks():
     """The same test rows after other training rows have another prior, which a NaN score counts as."""
     frame = pd.DataFrame({"a": np.arange(20.0), "y": [0, 1] * 10, "z": [1, 1, 0, 0] * 5})
-    one, same, other = (
-        from_frame(frame, label="y", dense=["a"], split=(0.5, 0.0, 0.5), seed=seed) for seed in (1, 1, 2)
-    )
-    assert one.test.fingerprint == same.test.fingerprint and one.train.prior != other.train.prior
-    rows = np.intersect1d(one.test.rows, other.test.rows)
-    taken = [data.test.take(np.flatnonzero(np.isin(data.test.rows, rows))) for data in (one, other)]
-    taken = [part.take(np.argsort(part.rows)) for part in taken]
-    assert np.array_equal(*(part.dense for part in taken)) and taken[0].fingerprint != taken[1].fingerprint
+    one, other = (from_frame(frame, label="y", dense=["a"], split=(0.5, 0.0, 0.5), seed=seed) for seed in (1, 2))
+    row = np.intersect1d(one.test.rows, other.test.rows)[0]
+    first, second = (data.test.take(np.flatnonzero(data.test.rows == row)) for data in (one, other))
+    assert one.train.prior != other.train.prior and first.dense == second.dense
+    assert first.fingerprint != second.fingerprint
     tasks = [from_tensors(label=frame[["y", "z"]].to_numpy(), tasks=names).test for names in (("y", "z"), ("z", "y"))]
     assert tasks[0].fingerprint != tasks[1].fingerprint
 
@@ -131,8 +100,8 @@ def test_a_split_is_drawn_and_every_row_is_in_one_part(frame):
     assert [len(part) for part in (data.train, data.valid, data.test)] == [160, 20, 20]
     found = np.concatenate([part.rows for part in (data.train, data.valid, data.test)])
     assert sorted(found.tolist()) == list(range(200))
-    other = from_frame(many, **COLUMNS, split=(0.8, 0.1, 0.1), seed=2)
-    assert not np.array_equal(other.test.rows, data.test.rows)
+    same, other = (from_frame(many, **COLUMNS, split=(0.8, 0.1, 0.1), seed=seed) for seed in (1, 2))
+    assert np.array_equal(same.test.rows, data.test.rows) and not np.array_equal(other.test.rows, data.test.rows)
 
 
 def test_tasks_and_items(frame):
@@ -159,91 +128,50 @@ def test_columns_of_any_name(frame):
     assert data.test.sparse["3"].values.tolist() == [1, 2, 0, 0]
     ids = np.array([1, 2])
     assert from_tensors(label=np.array([0, 1]), sparse={7: ids}).schema.features[0].name == "7"
-    with pytest.raises(ValueError, match="sparse has '7' twice, as text and as a number"):
+    with pytest.raises(ValueError, match="sparse has '7' twice"):
         from_tensors(label=np.array([0, 1]), sparse={7: ids, "7": ids})
 
 
 def test_a_column_that_the_frame_has_twice(frame):
-    for names in (["clicked", "a", "b", "item", "item", "user"], ["clicked", "a", "b", "7", 7, "user"]):
-        twice = frame.set_axis(names, axis=1)
-        with pytest.raises(ValueError, match=f"the frame has 2 columns of the name '{names[3]}'; rename all but one"):
-            from_frame(twice, label="clicked", sparse=[names[4]])
-        assert len(from_frame(twice, label="clicked", dense=["a"]).test) == 4  # it is not asked for
-    table = pa.table([[0, 1], [1, 2], [3, 4]], names=["y", "c", "c"])
-    with pytest.raises(ValueError, match="the frame has 2 columns of the name 'c'"):
-        from_frame(table, label="y", sparse=["c"])
-    with pytest.raises(ValueError, match="unknown column '9'.*known: 0, 1"):
+    twice, number = (frame.set_axis(["y", "a", "b", *two, "user"], axis=1) for two in (["c", "c"], ["7", 7]))
+    for given, name in ((twice, "c"), (pa.table([[0, 1], [1, 2], [3, 4]], names=["y", "c", "c"]), "c"), (number, "7")):
+        with pytest.raises(ValueError, match=f"2 columns of the name '{name}'"):
+            from_frame(given, label="y", sparse=[name])
+    assert len(from_frame(twice, label="y", dense=["a"]).test) == 4  # it is not asked for
+    with pytest.raises(ValueError, match="column '9'.*known: 0, 1"):
         from_frame(frame.set_axis(range(6), axis=1), label=0, sparse=[9])
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"label": "click"}, "unknown column 'click'; did you mean 'clicked'"),
-        ({"dense": ["price", "clicked"]}, "column 'clicked' is named twice"),
-        ({"label": "age", "dense": []}, "label 'age' holds 2 in row 1; labels must be 0 or 1"),
-        ({"dense": ["text"]}, "column 'text' is .*string; dense columns are numbers"),
-        ({"dense": ["holes"]}, "column 'holes': 1 values are missing, the first in row 2; fill them"),
+        ({"label": "click"}, "column 'click'; did you mean 'clicked'"),
+        ({"dense": ["price", "clicked"]}, "column 'clicked'"),
+        ({"dense": ["text"]}, "column 'text'"),
+        ({"dense": ["holes"]}, "column 'holes': 1 values are missing, the first in row 2"),
         ({"dense": ["endless"]}, "column 'endless' holds inf in row 1"),
-        ({"dense": [], "sparse": ["price"]}, "column 'price' holds 0.5 in row 0; ids are whole numbers, text"),
-        (
-            {"sparse": ["negative"]},
-            "column 'negative' holds id -1 in row 3; ids are 0 to 2147483647; vocabulary= numbers any values",
-        ),
-        (
-            {"sparse": ["long"]},
-            "column 'long' holds id 3000000000 in row 0; ids are 0 to 2147483647; vocabulary= numbers any",
-        ),
+        ({"sparse": ["negative"]}, "column 'negative' holds id -1 in row 3; .*2147483647; vocabulary="),
         ({"cardinalities": {"item": 3}}, "column 'item' holds id 3 in row 0; its cardinality is 3"),
-        ({"cardinalities": {"itm": 3}}, "unknown feature in cardinalities 'itm'; did you mean 'item'"),
-        ({"cardinalities": {"item": 0}}, "cardinality of 'item' must be at least 1, got 0"),
-        ({"split": (0.5, 0.5)}, "split must be three shares that sum to 1"),
-        ({"user": "price"}, "column 'price' holds 0.5 in row 0; users are whole numbers or text"),
-        ({"sparse": "item"}, "sparse must be a list of columns, .* got 'item'"),
-        ({"dense": 3}, "dense must be a list of columns, got 3"),
-        ({"task": "clicks"}, "unknown task 'clicks'; did you mean 'click'"),
+        ({"cardinalities": {"itm": 3}}, "cardinalities 'itm'; did you mean 'item'"),
+        ({"cardinalities": {"item": 0}}, "cardinality of 'item' .*0"),
+        ({"split": (0.5, 0.5)}, "split"),
+        ({"task": "clicks"}, "task 'clicks'; did you mean 'click'"),
     ],
 )
 def test_what_is_refused(frame, change, said):
-    frame = frame.assign(
-        text=["a", "b", "c", "d"],
-        holes=[1.0, 2.0, None, 4.0],
-        endless=[0, np.inf, 0, 0],
-        negative=[0, 1, 2, -1],
-        long=[3_000_000_000, 0, 0, 0],
-    )
+    more = {"text": ["a", "b", "c", "d"], "holes": [1.0, 2.0, None, 4.0]}
+    frame = frame.assign(endless=[0, np.inf, 0, 0], negative=[0, 1, 2, -1], **more)
     with pytest.raises((ValueError, TypeError), match=said):
         from_frame(frame, **(COLUMNS | change))
 
 
-def test_a_stream_of_arrow_is_read_once(frame):
-    """Before: "there are no rows"."""
-    table = pa.Table.from_pandas(frame)
-    for reader in (table.to_reader(), pa.RecordBatchReader.from_stream(table)):
-        assert from_frame(reader, **COLUMNS).fingerprint == from_frame(frame, **COLUMNS).fingerprint
-
-
 @pytest.mark.parametrize("method", ["collect", "df", "compute", "toPandas", "execute", "to_table"])
 def test_a_frame_that_is_only_a_plan(frame, method):
-    lazy = type(
-        "Plan", (), {"columns": list(frame), method: lambda self: frame, "__getitem__": lambda self, name: None}
-    )
-    with pytest.raises(TypeError, match=rf"frame is a Plan, which holds no rows yet; pass frame.{method}\(\)"):
+    lazy = type("Plan", (), {"columns": list(frame), method: lambda self: frame})
+    with pytest.raises(TypeError, match=rf"frame is a Plan.*frame.{method}\(\)"):
         from_frame(lazy(), **COLUMNS)
     column = frame.rename(columns={"price": method})  # a frame may have a column of that name
     assert len(from_frame(column, **(COLUMNS | {"dense": [method]})).test) == len(frame)
-
-
-def test_lazy_frames_themselves(frame):
-    polars = pytest.importorskip("polars")
-    with pytest.raises(TypeError, match=r"frame is a LazyFrame, .*; pass frame.collect\(\)"):
-        from_frame(polars.from_pandas(frame).lazy(), **COLUMNS)
-
-
-def test_a_relation_of_duckdb(frame):
-    duckdb = pytest.importorskip("duckdb")
-    with pytest.raises(TypeError, match=r"frame is a DuckDBPyRelation, .*; pass frame.df\(\)"):
-        from_frame(duckdb.from_arrow(pa.Table.from_pandas(frame)), **COLUMNS)
 
 
 @pytest.mark.parametrize(
@@ -272,18 +200,15 @@ def test_numbers_that_lose_digits_are_told_once(values, said):
 
 
 def test_other_objects_and_no_rows(frame):
-    with pytest.raises(TypeError, match="frame is a list; it must be a frame of pandas, polars or Arrow"):
+    with pytest.raises(TypeError, match="frame is a list"):
         from_frame([1, 2], **COLUMNS)
-    with pytest.raises(ValueError, match="there are no rows"):
+    with pytest.raises(ValueError, match="no rows"):
         from_frame(frame.head(0), **COLUMNS)
     with pytest.raises(ValueError, match="item has 3 rows, and the label 4"):
         from_tensors(label=np.array([0, 1, 0, 1]), sparse={"item": np.array([1, 2, 3])})
-
-
-@pytest.mark.parametrize("lengths", [[1, 1, 1], [4, -1, 3], [9, 9, 9]])
-def test_lengths_that_do_not_fit(lengths):
-    with pytest.raises(ValueError, match="tags has 6 values, and lengths that sum to"):
-        from_tensors(label=np.array([0, 1, 1]), sparse={"tags": (torch.arange(6), torch.tensor(lengths))})
+    for lengths in ([1, 1, 1], [4, -1, 3], [9, 9, 9]):
+        with pytest.raises(ValueError, match="tags has 6 values, and lengths that sum to"):
+            from_tensors(label=np.array([0, 1, 1]), sparse={"tags": (torch.arange(6), torch.tensor(lengths))})
 
 
 def test_half_precision_and_negative_items():
@@ -293,40 +218,141 @@ def test_half_precision_and_negative_items():
         from_tensors(label=np.array([3, -1]), task="ranking", dense=np.zeros(2))
 
 
-BIG = """
-import threading, time
-import numpy as np, pandas as pd
-from drsrobust.data import from_frame
-
-def gib():
-    return int(open("/proc/self/statm").read().split()[1]) * 4096 / 2**30
-
-n, random = 4_000_000, np.random.default_rng(0)
-columns = {"label": (random.random(n) < 0.3).astype(np.int8)}
-columns |= {f"d{i}": random.random(n, dtype=np.float32) for i in range(13)}
-columns |= {f"s{i}": random.integers(0, 1000, n, dtype=np.int32) for i in range(26)}
-frame = pd.DataFrame(columns, copy=False)
-del columns
-start, peak, done = gib(), 0.0, False
-def watch():
-    global peak
-    while not done:
-        peak = max(peak, gib())
-        time.sleep(0.01)
-thread = threading.Thread(target=watch)
-thread.start()
-data = from_frame(frame, label="label", dense=[f"d{i}" for i in range(13)], sparse=[f"s{i}" for i in range(26)],
-                  split=(0.8, 0.1, 0.1))
-done = True
-thread.join()
-assert len(data.train) == 3_200_000
-print(peak - start)
-"""
+def test_rows_of_criteos_shape_take_little_more_memory_than_they_are():
+    """What NumPy allocates, against the bytes of the frame."""
+    n, random = 100_000, np.random.default_rng(0)
+    dense = {f"d{i}": random.random(n, dtype=np.float32) for i in range(13)}
+    sparse = {f"s{i}": random.integers(0, 1000, n, dtype=np.int32) for i in range(26)}
+    frame = pd.DataFrame({"label": np.arange(n) % 2} | dense | sparse, copy=False)
+    tracemalloc.start()
+    data = from_frame(frame, label="label", dense=list(dense), sparse=list(sparse), split=(0.8, 0.1, 0.1))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(data.train) == 80_000 and 0.7 < peak / frame.memory_usage().sum() < 2.9
 
 
-@pytest.mark.long
-def test_four_million_rows_in_under_1_6_gib():
-    """Rows of Criteo's shape, 0.6 GiB as a frame; what comes on top of it."""
-    done = subprocess.run([sys.executable, "-c", BIG], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert 0.4 < float(done.stdout) < 1.6
+CLICKED = [1, 0, 0, 1]
+
+
+def labelled(values, **columns):
+    return pd.DataFrame({"y": values, "d": [0.5, 1.0, 2.0, 3.0], **columns})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["yes", "no", "no", "yes"],
+        [" Y", "off", "False", "1"],
+        ["on", "0", "N", "TRUE"],
+        [True, False, False, True],
+        np.array([True, False, False, True], object),
+        pd.Categorical([1, 0, 0, 1]),
+        pd.Categorical(["yes", "no", "no", "yes"], ["yes", "no"]),
+        pd.array([1, 0, 0, 1], "Int64"),
+        pd.array([True, False, False, True], "boolean"),
+    ],
+)
+def test_labels_of_two_values(values):
+    """Before: "dense columns are numbers (text belongs in sparse=)"."""
+    labels = from_frame(labelled(values), label="y", dense=["d"]).test.labels
+    assert labels.dtype == np.float32 and labels.tolist() == CLICKED
+    array = np.asarray(values)
+    assert from_tensors(label=array).test.labels.tolist() == CLICKED
+    assert from_batches([(0, array[:2]), (0, array[2:])]).labels.tolist() == CLICKED
+    table = pa.table({"y": pa.array(labelled(values)["y"], from_pandas=True), "d": [0.5, 1.0, 2.0, 3.0]})
+    assert from_frame(table, label="y", dense=["d"]).test.labels.tolist() == CLICKED
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (["buy", "skip", "skip", "buy"], "label 'y' holds 'buy' in row 0.* column == 'buy'"),
+        (["yes", "no", "perhaps", "yes"], "label 'y' holds 'perhaps' in row 2"),
+        (pd.Categorical(["low", "high", "low", "low"]), "label 'y' holds '(low' in row 0|high' in row 1)"),
+        ([1, 0, 2, 0], "label 'y' holds 2 in row 2"),
+        ([1.0, 0.0, np.nan, 0.0], "label 'y': 1 values are missing, the first in row 2"),
+        (["yes", "no", None, "no"], "label 'y': 1 values are missing, the first in row 2"),
+        (pd.to_datetime(["2026-01-01"] * 4), "label 'y' is timestamp"),
+    ],
+)
+def test_labels_that_are_refused(values, said):
+    with pytest.raises((TypeError, ValueError), match=said):
+        from_frame(labelled(values), label="y", dense=["d"])
+
+
+@pytest.mark.parametrize(
+    ("values", "options"),
+    [
+        ([1.0, np.nan, 0.0, np.nan], {}),
+        ([1, -1, 0, -1], {"unobserved": -1}),
+        ([1.0, -1.0, 0.0, np.nan], {"unobserved": -1}),
+        (["yes", None, "no", None], {}),
+        (["yes", "?", "no", "?"], {"unobserved": "?"}),
+        (pd.array([1, None, 0, None], "Int64"), {}),
+        (pd.Categorical([1, None, 0, None]), {}),
+    ],
+)
+def test_labels_of_a_task_that_were_not_observed(values, options):
+    expected = [1.0, np.nan, 0.0, np.nan]
+    clicked = ["yes", "no", "no", "yes"] if options.get("unobserved") == "?" else CLICKED
+    data = from_frame(labelled(clicked, buy=values), label=["y", "buy"], dense=["d"], **options)
+    np.testing.assert_array_equal(data.test.labels, np.stack([CLICKED, expected], axis=1))
+    assert data.test.prior == 0.5 and "click rate 0.500" in repr(data.test)
+
+
+def test_a_value_that_is_not_observed_is_named():
+    with pytest.raises(ValueError, match="label 'buy' holds -1 in row 1; .*unobserved=-1"):
+        from_frame(labelled(CLICKED, buy=[1, -1, 0, -1]), label=["y", "buy"], dense=["d"])
+    with pytest.raises(ValueError, match="unobserved is -1"):
+        from_frame(labelled([1, -1, 0, 1]), label="y", dense=["d"], unobserved=-1)
+    with pytest.raises(TypeError, match="unobserved is '.'.* 'y' is int64"):
+        from_frame(labelled(CLICKED, buy=CLICKED), label=["y", "buy"], dense=["d"], unobserved="?")
+    with pytest.raises(ValueError, match="task 'buy' has 0 clicks in 2 rows"):
+        rows = from_frame(labelled(CLICKED, buy=[0, np.nan, 0, np.nan]), label=["y", "buy"], dense=["d"])
+        dr.Evaluator(nn.Linear(1, 2), rows, forward=lambda model, batch: model(batch.dense_features), task="multi")
+
+
+def test_metrics_of_a_task_are_over_its_observed_rows():
+    random, n = np.random.default_rng(3), 256
+    dense = random.normal(size=(n, 4)).astype(np.float32)
+    labels = (dense[:, :2] + random.normal(size=(n, 2)) > 0).astype(np.float32)
+    labels[labels[:, 0] == 0, 1] = np.nan  # a purchase is seen after a click alone
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2)
+    with torch.no_grad():
+        model.weight.copy_(torch.eye(2, 4))
+    batches = zip(torch.tensor(dense).split(64), torch.tensor(labels).nan_to_num(-1).split(64), strict=True)
+    rows = from_batches(batches, tasks=("click", "buy"), unobserved=-1)
+    forward = {"forward": lambda model, batch: model(batch[0]), "output": "logit", "scores": "logit"}
+    evaluator = dr.Evaluator(model, rows, task="multi", **forward)
+    observed = ~np.isnan(labels[:, 1])
+    names = ["auc/click", "auc/buy", "logloss/buy", "ne/buy", "score_changed/buy"]
+
+    def expected(scores):
+        click, buy = labels[observed, 1], scores[observed, 1]
+        rate = float(np.nanmean(labels, axis=0)[1])
+        losses = [log_loss(click, buy, rate), normalised_entropy(click, buy, rate)]
+        return [auc(labels[:, 0], scores[:, 0]), auc(click, buy), *losses]
+
+    assert list(evaluator.golden.metrics(names).values()) == [*expected(evaluator.golden.scores), 0.0]
+    for seed in range(6):
+        with dr.inject(model, dr.FixedCount(2, bits=[30]), seed=seed) as error_map:
+            run, rerun = evaluator.run(), evaluator.rerun(error_map)
+            assert run.metrics(names) == rerun.metrics(names)
+            assert list(run.metrics(names).values())[:4] == expected(run.scores)
+    evaluator.verify()
+    assert evaluator.golden.auc == pytest.approx(np.mean(expected(evaluator.golden.scores)[:2]))
+
+
+def test_changed_rows_of_a_task_are_found_among_its_own():
+    """Rows are known by their numbers in the data, and a task's metrics by those of its observed rows."""
+    random, n = np.random.default_rng(4), 400
+    labels = random.integers(0, 2, (n, 2)).astype(np.float32)
+    labels[random.random(n) < 0.5, 1] = np.nan
+    golden = random.normal(size=(n, 2))
+    metrics = dr.metrics.tasks.MultiMetrics(labels, golden, [0.5, 0.5], ["a", "b"], random.integers(0, 9, n))
+    for _ in range(20):
+        scores, rows = golden.copy(), random.choice(n, 7, replace=False)
+        scores[rows] = random.normal(size=(7, 2))
+        names = ["auc/b", "logloss/b", "ndcg/b", "overlap/b", "score_changed/b"]
+        assert metrics.measures(names, scores, rows) == metrics.measures(names, scores)

@@ -1,6 +1,5 @@
 """Models whose weights are stored in narrow formats: what an error in a stored word is, and that everything else takes them."""
 
-import copy
 import math
 import warnings
 
@@ -13,7 +12,6 @@ import drsrobust as dr
 from drsrobust.introspection.embedding_modules import torchrec
 from drsrobust.models import MODELS, build_model, state_digest
 from drsrobust_extras.data.stored_as import DENSE, SCALED, SCALES, TABLES, stored_as
-from drsrobust_extras.protection.zero_space import ZeroSpaceECC, reserve_bits
 from tests.conftest import long_but
 
 LAYERS = ["dense_mlp", "over_mlp"]
@@ -60,32 +58,20 @@ def test_every_flip_of_every_word_is_its_value(name):
 
 
 def test_errors_in_bfloat16_are_errors_in_the_upper_half_of_rounded_float32(data):
-    """The same changed bits give the same scores in every bit; signs and exponents are also drawn alike."""
-    model = build_model("dlrm", data.schema, std=0.3).eval()
-    rounded = copy.deepcopy(model)
-    for name, parameter in rounded.named_parameters():
+    """Signs and exponents are drawn alike, and the same changed bits give the same scores."""
+    model, rows = build_model("dlrm", data.schema, std=0.3).eval(), data.test.head(300)
+    narrow = stored_as(model, dense="bf16")
+    for name, parameter in model.named_parameters():
         if not name.startswith("sparse"):
             parameter.data = parameter.data.bfloat16().float()
-    narrow, rows, parameters = stored_as(model, dense="bf16"), data.test.head(300), dict(rounded.named_parameters())
-    here, there = (dr.Evaluator(each, rows, output="logit") for each in (rounded, narrow))
-    assert np.array_equal(here.golden.scores, there.golden.scores)
-    for error in (dr.BitFlip(1e-3), dr.FixedCount(1), dr.StuckAt(1, 1e-2), dr.BitFlip(1e-2, bits="mantissa")):
-        with dr.inject(narrow, error, LAYERS, seed=5) as error_map:
-            scores = there.rerun(error_map).scores
-        assert len(error_map)
-        for number, entries in error_map.by_tensor():
-            words = parameters[error_map.fingerprint[number].name].data.view(torch.int32).view(-1)
-            words[torch.from_numpy(error_map.word[entries])] ^= torch.from_numpy(
-                error_map.mask[entries].astype(np.int64) << 16
-            ).int()
-        assert np.array_equal(here.run().scores, scores, equal_nan=True)
-        for name, parameter in rounded.named_parameters():
-            if not name.startswith("sparse"):
-                parameter.data.copy_(dict(model.named_parameters())[name].bfloat16())
-    error = dr.BitFlip(1e-3, bits=("sign", "exponent"))
-    with dr.inject(rounded, error, LAYERS, seed=5) as wide, dr.inject(narrow, error, LAYERS, seed=5) as short:
-        assert len(wide) and np.array_equal(wide.word, short.word)
-        assert np.array_equal(wide.mask, short.mask << np.uint64(16))
+    scores, error = [], dr.BitFlip(1e-3, bits=("sign", "exponent"))
+    for one in (model, narrow):
+        evaluator = dr.Evaluator(one, rows, output="logit")
+        with dr.inject(one, error, LAYERS, seed=5) as error_map:
+            scores.append((evaluator.golden.scores, evaluator.run().scores, error_map.word, error_map.mask))
+    wide, short = scores
+    assert len(wide[2]) and np.array_equal(wide[2], short[2]) and np.array_equal(wide[3], short[3] << np.uint64(16))
+    assert np.array_equal(wide[0], short[0]) and np.array_equal(wide[1], short[1], equal_nan=True)
 
 
 @pytest.mark.parametrize(
@@ -97,9 +83,7 @@ def test_numbers_are_rounded_to_nearest(dense, scale):
         layer.weight[3] = 0.0
         layer.weight[4] *= 50
     narrow = stored_as(layer, dense=dense, scale=scale)
-    assert set(narrow._parameters) == {"weight", "bias"} | (
-        {"weight_scale", "bias_scale"} if scale != "none" else set()
-    )
+    assert len(narrow._parameters) == (2 if scale == "none" else 4)
     for name in ("weight", "bias"):
         exact, stored, read = getattr(layer, name), narrow._parameters[name], getattr(narrow, name)
         factor = narrow._parameters.get(f"{name}_scale", torch.ones(1)).detach()
@@ -108,11 +92,8 @@ def test_numbers_are_rounded_to_nearest(dense, scale):
         step = torch.maximum(exact.abs(), torch.finfo(dtype).smallest_normal * factor) * torch.finfo(dtype).eps
         assert ((read - exact).abs() <= step * 0.5000001).all()
         if scale != "none":
-            most = (
-                stored.float().abs().flatten(1).amax(1)
-                if scale == "row" and stored.dim() > 1
-                else stored.float().abs().max()
-            )
+            size = stored.float().abs()
+            most = size.amax(1) if scale == "row" and stored.dim() > 1 else size.max()
             assert set(most.flatten().tolist()) <= {0.0, torch.finfo(dtype).max}
     # The model itself stays as it was.
     assert type(layer) is nn.Linear and layer.weight.dtype == torch.float32
@@ -151,9 +132,6 @@ def protections(model, data):
     yield dr.Chipkill()
     if any(tensor.format.name == "float32" for tensor in dr.resolve(model).tensors):
         yield dr.SelectiveChipkill.store(model)
-    else:
-        with pytest.raises(ValueError, match="has no tensor of float32"):
-            dr.SelectiveChipkill.store(model)
     yield dr.Scrubbing(period=0.1, window=1.0)
     yield dr.WeightRange.fit(model)
     yield dr.ABFTLinear.fit(model, action="restore")
@@ -192,45 +170,16 @@ def test_a_checksum_restores_the_stored_words(dense):
 
 
 @pytest.mark.long
-@pytest.mark.filterwarnings("ignore:BitFlip.*errors do harm in")
 @pytest.mark.parametrize("formats", [{"dense": "fp8_e5m2", "scale": "tensor"}, {"dense": "bf16", "tables": "int4"}])
-def test_campaign_in_processes_report_and_plan(formats, data, tmp_path):
-    """The same table in this process and in two; a report; a plan."""
+def test_a_campaign_in_processes(formats, data, tmp_path):
+    """The same table in this process and in two."""
     narrow, rows = stored_as(build_model("dlrm", data.schema, std=0.3).eval(), **formats), data.test.head(500)
     evaluator = dr.Evaluator(narrow, rows, output="logit")
-    campaigns = [
-        dr.Campaign(
-            evaluator,
-            errors=[dr.BitFlip(1e-4), dr.BitFlip(1e-3)],
-            mitigations=[None, dr.WeightRange.fit(narrow)],
-            trials=6,
-            sampling="stratified",
-            store=tmp_path / str(workers),
-        )
-        for workers in (1, 2)
-    ]
+    options = {"errors": [dr.BitFlip(1e-4), dr.BitFlip(1e-3)], "mitigations": [None, dr.WeightRange.fit(narrow)]}
+    options |= {"trials": 6, "sampling": "stratified"}
+    campaigns = [dr.Campaign(evaluator, store=tmp_path / str(workers), **options) for workers in (1, 2)]
     tables = [each.run(workers=workers, progress=False) for workers, each in enumerate(campaigns, 1)]
     assert tables[0].equals(tables[1]) and tables[0]["bits_flipped"].max() > 1
-    assert dr.report.write(campaigns[0], tmp_path / "report").exists()
-    plan = dr.plan(
-        narrow,
-        rows,
-        errors=dr.BitFlip(1e-3),
-        candidates=[dr.WeightRange.fit(narrow), dr.ECC()],
-        budget_bits=0.2,
-        budget_time=1.0,
-        trials=8,
-        seed=0,
-        additive="warn",
-    )
-    assert len(plan.table()) == len(dr.resolve(narrow).tensors)
-
-
-def test_codes_without_storage_protect_int8_tables(data):
-    narrow = stored_as(build_model("dlrm", data.schema, std=0.3).eval(), tables="int8")
-    reserve_bits(narrow, how="rescale")
-    with dr.inject(narrow, dr.BitFlip(1e-4), "embedding", seed=1, mitigation=ZeroSpaceECC()) as remaining:
-        assert "value" not in remaining.counts("field")
 
 
 def test_tied_weights_stay_tied():
@@ -245,52 +194,38 @@ def test_tied_weights_stay_tied():
 
 def collection(*poolings):
     config, kinds = torchrec().EmbeddingBagConfig, torchrec().PoolingType
-    return torchrec().EmbeddingBagCollection(
-        tables=[
-            config(
-                name=f"t{n}",
-                embedding_dim=4,
-                num_embeddings=9,
-                feature_names=[f"f{n}"],
-                pooling=getattr(kinds, pooling),
-            )
-            for n, pooling in enumerate(poolings)
-        ]
-    )
+    sizes = {"embedding_dim": 4, "num_embeddings": 9}
+    tables = [
+        config(name=f"t{n}", feature_names=[f"f{n}"], pooling=getattr(kinds, pooling), **sizes)
+        for n, pooling in enumerate(poolings)
+    ]
+    return torchrec().EmbeddingBagCollection(tables=tables)
 
 
 @pytest.mark.parametrize(
     ("model", "formats", "message"),
     [
-        (nn.Linear(4, 2), {"dense": "bf8"}, "unknown dense format 'bf8'"),
-        (nn.Linear(4, 2), {"tables": "bf16"}, "unknown table format 'bf16'"),
-        (nn.Linear(4, 2), {"dense": "bf16", "scale": "block"}, "unknown scale 'block'"),
-        (
-            nn.Linear(4, 2),
-            {"dense": "bf16", "scale": "row"},
-            "is of the dense formats fp16, fp8_e4m3, fp8_e5m2, not of bf16",
-        ),
-        (nn.Linear(4, 2), {"tables": "int8"}, "is of tables of TorchRec's EmbeddingBagCollection; Linear has none"),
+        (nn.Linear(4, 2), {"dense": "bf8"}, "dense format 'bf8'"),
+        (nn.Linear(4, 2), {"tables": "bf16"}, "table format 'bf16'"),
+        (nn.Linear(4, 2), {"dense": "bf16", "scale": "block"}, "scale 'block'"),
+        (nn.Linear(4, 2), {"dense": "bf16", "scale": "row"}, "fp16, fp8_e4m3, fp8_e5m2, not of bf16"),
+        (nn.Linear(4, 2), {"tables": "int8"}, "tables .* Linear has none"),
         (nn.EmbeddingBag(4, 2), {"tables": "int8"}, "weight is none"),
-        (nn.LSTM(4, 2), {"dense": "bf16"}, "weight_ih_l0: LSTM refers to it by '_flat_weights' too"),
-        (
-            torch.compile(nn.Linear(4, 2), backend="eager"),
-            {"dense": "bf16"},
-            "is compiled; store it in another format before",
-        ),
+        (nn.LSTM(4, 2), {"dense": "bf16"}, "weight_ih_l0: LSTM .*'_flat_weights'"),
+        (torch.compile(nn.Linear(4, 2), backend="eager"), {"dense": "bf16"}, "compiled"),
+        (nn.Sequential(collection("SUM", "MEAN", "SUM")), {"tables": "int8"}, "0: .*pooling"),
     ],
 )
 def test_what_is_refused(model, formats, message):
     with pytest.raises(ValueError, match=message):
         stored_as(model, **formats)
+    assert stored_as(nn.Sequential(collection("SUM", "MEAN")), tables="int8")
 
 
 def test_numbers_over_the_range_are_refused():
     layer = nn.Linear(4, 2)
     layer.weight.data[1, 2] = 1e4
-    with pytest.raises(
-        ValueError, match=r"weight has numbers to 1e\+04, and the largest of .*e4m3fn is 448: scale='tensor'"
-    ):
+    with pytest.raises(ValueError, match=r"weight has numbers to 1e\+04, .* 448: scale='tensor'"):
         stored_as(layer, dense="fp8_e4m3")
     assert stored_as(layer, dense="fp8_e4m3", scale="tensor").weight.max() == 1e4
     layer.weight.data[1, 2] = math.nan
@@ -298,17 +233,9 @@ def test_numbers_over_the_range_are_refused():
         stored_as(layer, dense="bf16")
 
 
-def test_tables_whose_outputs_would_change_places_are_refused():
-    assert stored_as(nn.Sequential(collection("SUM", "MEAN")), tables="int8")
-    with pytest.raises(ValueError, match="0: TorchRec groups quantized tables by pooling"):
-        stored_as(nn.Sequential(collection("SUM", "MEAN", "SUM")), tables="int8")
-
-
 def test_tables_of_odd_width_stay_as_they_are(data):
     model = build_model("fm", data.schema).eval()
-    with pytest.warns(
-        UserWarning, match="tables of first_order stay as they are: user has an odd width, which int8 rows"
-    ):
+    with pytest.warns(UserWarning, match="tables of first_order stay as they are: user has an odd width"):
         narrow = stored_as(model, tables="int8")
     formats = {tensor.name: tensor.format.name for tensor in dr.resolve(narrow).tensors}
     assert formats["first_order.embedding_bags.user.weight"] == "float32"

@@ -62,23 +62,10 @@ def test_metrics_of_blocks_are_those_of_all_scores(kind, compare, monkeypatch, s
         assert (headline.nan_rows, headline.inf_rows) == (np.isnan(scores).sum(), np.isinf(scores).sum())
 
 
-def test_millions_of_scores(streamed):
-    """Of more than one range as it is set."""
-    random, metrics = np.random.default_rng(0), streamed(0.3, "probability")
-    labels = (random.random(3_000_000) < 0.3).astype(np.float32)
-    scores = random.standard_normal(3_000_000, np.float32) + labels
-    scores[::1000] = np.nan
-    for rows in np.array_split(np.arange(len(labels)), 7):
-        metrics.add(labels[rows], scores[rows])
-    keys = AUC.best_first_keys(served(scores))
-    twice = AUC.twice_won_of_keys(labels == 1, keys)
-    assert metrics.of_clicks().auc == AUC.share_won(twice, int(labels.sum()), int((labels == 0).sum()))
-
-
 def test_float64_logits_are_refused(streamed):
     labels, scores = np.array([0.0, 1.0]), np.array([0.1, 0.2])
     streamed(0.5, "probability").add(labels, scores)
-    with pytest.raises(ValueError, match="scores are float64; in a stream, scores='logit' compares float32 alone"):
+    with pytest.raises(ValueError, match="scores are float64"):
         streamed(0.5, "logit").add(labels, scores)
 
 
@@ -92,9 +79,8 @@ def test_an_evaluator_of_a_stream(trained, data, size):
         with dr.inject(trained, dr.BitFlip(rate), seed=1) as error_map:
             found, expected = evaluator.rerun(error_map), plain.rerun(error_map)
         assert (found.auc, found.nan_rows, found.inf_rows) == (expected.auc, expected.nan_rows, expected.inf_rows)
-        assert found.metrics(["auc", "logloss", "ne"]) == pytest.approx(
-            expected.metrics(["auc", "logloss", "ne"]), rel=1e-12
-        )
+        names = ["auc", "logloss", "ne"]
+        assert found.metrics(names) == pytest.approx(expected.metrics(names), rel=1e-12)
         assert found.rows_reached == len(data.test) and found.probabilities is None
         outcomes.add(found.outcome)
     assert outcomes == {"ok", "nonfinite"}
@@ -106,10 +92,8 @@ def test_a_campaign_on_a_stream(trained, data):
     options = {"errors": [dr.BitFlip(1e-4)], "targets": ["embedding", "over_mlp"], "trials": 3}
     options["mitigations"] = [None, dr.NaNGuard(data.train.prior)]
     stream = dr.data.stream(cut(data.test, 150))
-    tables = [
-        dr.Campaign(dr.Evaluator(trained, rows), **options).run(workers=1, progress=False)
-        for rows in (data.test, stream)
-    ]
+    campaigns = [dr.Campaign(dr.Evaluator(trained, rows), **options) for rows in (data.test, stream)]
+    tables = [campaign.run(workers=1, progress=False) for campaign in campaigns]
     over_rows = [name for name in tables[0] if "_rows_" in name]  # a stream keeps no scores
     assert tables[1][over_rows].isna().all(axis=None) and tables[0][over_rows].notna().any(axis=None)
     left_out = ["rows_reached", "data", "logloss", "ne", *over_rows]
@@ -122,57 +106,44 @@ def test_a_campaign_on_a_stream(trained, data):
 def test_what_needs_all_scores_or_other_processes_is_refused(trained, data):
     evaluator = dr.Evaluator(trained, dr.data.stream(cut(data.test, 300)))
     errors = {"errors": [dr.BitFlip(1e-4)], "trials": 1}
-    for name in ("ndcg@10", "decision_changed", "calibration"):
-        with pytest.raises(
-            ValueError, match=rf"metric '{name}' needs all scores, and a stream keeps none; it has auc, logloss, ne"
-        ):
-            dr.Campaign(evaluator, metrics=[name], **errors)
-    with pytest.raises(ValueError, match="unknown metric 'ndgc'; did you mean 'ndcg'"):
-        evaluator.golden.metric("ndgc")
-    with pytest.raises(ValueError, match="metric 'mean' needs all scores, and a stream keeps none"):
-        dr.Campaign(evaluator, metrics={"mean": lambda labels, scores, *_: scores.mean()}, **errors)
-    with pytest.raises(ValueError, match=r"the rows are a stream, which this process alone can make; run\(workers=1\)"):
-        dr.Campaign(evaluator, **errors).run(workers=2, progress=False)
-    with pytest.raises(
-        ValueError, match="the labels of a stream are those of task='click', and this is task='ranking'"
+    for call, said in (
+        *[
+            (lambda name=name: dr.Campaign(evaluator, metrics=[name], **errors), f"metric '{name}' .*stream")
+            for name in ("ndcg@10", "decision_changed", "calibration")
+        ],
+        (
+            lambda: dr.Campaign(evaluator, metrics={"mean": lambda labels, scores, *_: scores.mean()}, **errors),
+            "metric 'mean' .*stream",
+        ),
+        (lambda: evaluator.golden.metric("ndgc"), "metric 'ndgc'; did you mean 'ndcg'"),
+        (lambda: dr.Campaign(evaluator, **errors).run(workers=2, progress=False), r"stream.*workers=1"),
+        (lambda: dr.Evaluator(trained, dr.data.stream(cut(data.test, 300)), task="ranking"), "stream.*task='ranking'"),
     ):
-        dr.Evaluator(trained, dr.data.stream(cut(data.test, 300)), task="ranking")
+        with pytest.raises(ValueError, match=said):
+            call()
 
 
 class Probabilities(torch.nn.Module):
-    def __init__(self, model):
+    """Probabilities; 0.5 where all users are those given, which may be logits."""
+
+    def __init__(self, model, users=frozenset()):
         super().__init__()
-        self.model = model
+        self.model, self.users = model, users
 
     def forward(self, dense_features, sparse_features):
-        return self.model(dense_features=dense_features, sparse_features=sparse_features).sigmoid()
+        scores = self.model(dense_features=dense_features, sparse_features=sparse_features).sigmoid()
+        is_plain = set(sparse_features["user"].values().tolist()) <= self.users
+        return torch.full_like(scores, 0.5) if is_plain else scores
 
 
 def test_probabilities_are_noticed(trained, data):
+    """Also those of a later block."""
     stream, model = dr.data.stream(cut(data.test, 300)), Probabilities(trained)
-    with pytest.warns(UserWarning, match=r"all scores lie in \[.*\] and look like probabilities"):
-        dr.Evaluator(model, stream)
+    for one in (model, Probabilities(trained, set(data.test.head(300).sparse["user"].values.tolist()))):
+        with pytest.warns(UserWarning, match=r"all scores lie in \[.*\] and look like probabilities"):
+            dr.Evaluator(one, stream)
     evaluator = dr.Evaluator(model, stream, output="probability")
     assert evaluator.golden.logloss == pytest.approx(dr.Evaluator(trained, stream).golden.logloss, rel=1e-6)
-
-
-class LaterProbabilities(Probabilities):
-    """Logits in [0, 1] of the first block's users, and probabilities where other users are."""
-
-    def __init__(self, model, users):
-        super().__init__(model)
-        self.users = users
-
-    def forward(self, dense_features, sparse_features):
-        logits = self.model(dense_features=dense_features, sparse_features=sparse_features)
-        scores = logits * 0 + 0.5
-        return scores if set(sparse_features["user"].values().tolist()) <= self.users else logits.sigmoid()
-
-
-def test_probabilities_of_a_later_block_are_noticed(trained, data):
-    model = LaterProbabilities(trained, set(data.test.head(300).sparse["user"].values.tolist()))
-    with pytest.warns(UserWarning, match=r"all scores lie in \[.*\] and look like probabilities"):
-        dr.Evaluator(model, dr.data.stream(cut(data.test, 300)))
 
 
 def refused(blocks, text):
@@ -183,27 +154,19 @@ def refused(blocks, text):
 def test_blocks_that_are_refused(data, blocks):
     first, second = blocks[:2]
     names = list(first.sparse)
-    refused([first, second.take(slice(0, 0))], "^block 1 has no rows$")
-    refused([first, "rows"], "^block 1 is a str, not a Split or Dataset$")
-    refused([first, replace(second, dense=second.dense[:, 1:])], "^block 1 has dense columns 3, and block 0 4$")
+    refused([first, second.take(slice(0, 0))], "block 1 has no rows")
+    refused([first, "rows"], "block 1 is a str")
+    refused([first, replace(second, dense=second.dense[:, 1:])], "block 1 .* 3, and block 0 4")
     fewer = {name: second.sparse[name] for name in names[1:]}
-    refused(
-        [first, replace(second, sparse=fewer)],
-        rf"^block 1 has sparse features \['{names[1]}'.*, and block 0 \['{names[0]}'",
-    )
+    refused([first, replace(second, sparse=fewer)], rf"block 1 .*\['{names[1]}'.*, and block 0 \['{names[0]}'")
     lists = second.sparse | {names[0]: Ids(second.sparse[names[0]].values, np.ones(len(second), np.int32))}
-    refused([first, replace(second, sparse=lists)], rf"^block 1 has lists of ids in \['{names[0]}', .*, and block 0 \[")
+    refused([first, replace(second, sparse=lists)], rf"block 1 .*lists .*\['{names[0]}', .*, and block 0 \[")
     two = replace(second, labels=np.stack([second.labels] * 2, axis=1), tasks=("click", "buy"))
-    refused([first, two], "^block 1 has labels of click, buy; a stream takes one label of 0 and 1 per row$")
+    refused([first, two], "block 1 has labels of click, buy")
     items = replace(second, labels=Ids(np.zeros(len(second), np.int64), np.ones(len(second), np.int32)))
-    refused([items], "^block 0 has labels of items; a stream takes one label")
-    unclicked = replace(first, labels=np.zeros_like(first.labels))
-    refused([unclicked], "^the stream has 0 clicks in 150 rows; AUC needs rows of both classes$")
-    refused([], "^the stream has 0 clicks in 0 rows")
-    with pytest.raises(
-        ValueError, match="^make_blocks must be a function without arguments that gives the blocks, got "
-    ):
-        dr.data.stream([first])
+    refused([items], "block 0 has labels of items")
+    refused([replace(first, labels=np.zeros_like(first.labels))], "0 clicks in 150 rows")
+    refused([], "0 clicks in 0 rows")
 
 
 def test_tables_of_data_sets(data):
@@ -234,19 +197,15 @@ def test_another_pass_with_other_rows_is_refused(trained, blocks):
     changed[0, 0] += 1
     values = np.array(blocks[1].sparse["user"].values)
     values[-1] -= 1
+    first, second, third, fourth = blocks
+    other_user = replace(second, sparse=second.sparse | {"user": Ids(values)})
     for other, text in (
-        (
-            [*blocks[:2], replace(blocks[2], dense=changed), *blocks[3:]],
-            "block 2 is another one than in the first pass",
-        ),
-        (
-            [blocks[0], replace(blocks[1], sparse=blocks[1].sparse | {"user": Ids(values)}), *blocks[2:]],
-            "block 1 is another",
-        ),
-        ([replace(blocks[0], labels=1 - blocks[0].labels), *blocks[1:]], "block 0 is another one"),
-        ([blocks[1], blocks[0], *blocks[2:]], "block 0 is another one"),
-        ([*blocks, blocks[0]], "block 4 is another one"),
-        (blocks[:3], "this pass has 3 blocks, and the first one 4; make_blocks must repeat itself"),
+        ([first, second, replace(third, dense=changed), fourth], "block 2 is another one"),
+        ([first, other_user, third, fourth], "block 1 is another one"),
+        ([replace(first, labels=1 - first.labels), second, third, fourth], "block 0 is another one"),
+        ([second, first, third, fourth], "block 0 is another one"),
+        ([*blocks, first], "block 4 is another one"),
+        ([first, second, third], "3 blocks, and the first one 4"),
         ([], "this pass has 0 blocks"),
     ):
         given[:] = other

@@ -1,7 +1,6 @@
 import gzip
 import re
-import subprocess
-import sys
+import tracemalloc
 from datetime import datetime
 
 import numpy as np
@@ -18,7 +17,6 @@ from drsrobust_extras.data.text_lines import (
     STRICT,
     BadLines,
     DataError,
-    FieldType,
     LineFormat,
     optional,
     read_columns,
@@ -54,32 +52,56 @@ def test_values(file, name, content):
     assert read(file(content, name)) == PARSED
 
 
-def test_blocks_are_cut_after_lines(file, monkeypatch):
-    monkeypatch.setattr(text_lines, "BLOCK_BYTES", 7)
-    path = file(GOOD * 50)
-    assert len(list(read_columns(path, LineFormat(FIELDS, "\t")))) > 20
-    assert read(path) == {name: values * 50 for name, values in PARSED.items()}
+@pytest.mark.parametrize(
+    ("byte", "mode", "says"),
+    [(b"\0", "strict", "line 1: longer than 1,048,576 bytes"), (b"\n", "skip", "100,001 of 100,001 lines are bad")],
+)
+def test_a_small_file_of_much_text_takes_little_memory(file, byte, mode, says):
+    """512 MiB of a single line, or of empty lines."""
+    path = file(b"", "bomb.txt.gz")
+    path.write_bytes(gzip.compress(byte * (1 << 24), 1) * 32)
+    tracemalloc.start()
+    with pytest.raises(DataError, match=says):
+        read(path, bad=BadLines(mode))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 300 << 20
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "says"),
+    [
+        (b"", "strict", "the file is empty"),
+        (b"label\tcount\tcategory\n", "strict", "holds only a header"),
+        (b"label\tcount\n" + GOOD, "strict", r"line 1: 'label\\tcount' is not the header 'label\\tcount\\tcategory'"),
+        (GOOD, "strict", r"line 1: .* is not the header"),
+        (b"label\tcount\tcategory\n" + b"nothing\n" * 10, "skip", "no line .*Line 2: 1 fields where 3"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "strict", "the file is a Git LFS pointer"),
+        (b"<html>", "strict", "the file is a web page"),
+    ],
+)
+def test_another_file(file, content, mode, says):
+    for name in ("rows.txt", "rows.txt.gz"):
+        path = file(content, name)
+        if "the file is a" in says:
+            path.write_bytes(content)
+        with pytest.raises(DataError, match=f"{name}.*{says}"):
+            read(path, header=tuple(FIELDS), bad=BadLines(mode))
 
 
 @pytest.mark.parametrize(
     ("line", "says"),
     [
         (b"1\t2", "2 fields where 3 are expected (separated by '\\t'): '1\\t2'"),
-        (b"1\t2\t\t", "4 fields where 3"),
         (b"", "1 fields where 3"),
         (b"2\t1\t", "field 1 (label): '2' is not a label, 0 or 1"),
-        (b"\t1\t", "field 1 (label): '' is not a label"),
         (b"1\tx\t", "field 2 (count): 'x' is not an integer or empty"),
-        (b"1\t1.5\t", "field 2 (count): '1.5'"),
         (b"1\t99999999999999999999\t", "field 2 (count): '99999999999999999999'"),
-        (b"1\t1\t123", "field 3 (category): '123' is not 8 hexadecimal digits or empty"),
         (b"1\t1\t0000000g", "field 3 (category): '0000000g'"),
         (b"1\t1\t\xff\xfe", "field 3 (category): '\\xff\\xfe'"),
-        (b"1\t\xff\t", "field 2 (count): '\\xff'"),
         (b"1\t1\t0000\r0000", "field 3 (category)"),
         (b"1\t1\t00000000\r1\t1\t00000000", "5 fields where 3"),  # to Arrow two good lines
         (b"1\t0x10\t", "field 2 (count): '0x10'"),  # to Arrow, a good number
-        (b"1\t0X10\t", "field 2 (count): '0X10'"),
     ],
 )
 @pytest.mark.parametrize("block", [text_lines.BLOCK_BYTES, 16])
@@ -102,39 +124,8 @@ def test_a_line_may_be_so_long_and_no_longer(file, monkeypatch, name, block):
     assert len(longest) == 40 and read(file(GOOD + longest + b"\n", name))["count"] == [*PARSED["count"], 7]
     path = file(GOOD + longest.replace(b"7", b" 7") + b"\n" + GOOD, name)
     for mode in ("strict", "skip"):
-        with pytest.raises(
-            DataError, match=r"rows.txt(.gz)?, line 4: longer than 40 bytes, the most that a line may have"
-        ):
+        with pytest.raises(DataError, match=r"rows.txt(.gz)?, line 4: longer than 40 bytes"):
             read(path, bad=BadLines(mode))
-
-
-CHILD = """
-import resource, sys
-from pathlib import Path
-from drsrobust_extras.data.click_logs import CRITEO_LINES
-from drsrobust_extras.data.text_lines import BadLines, DataError, read_columns
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-try:
-    list(read_columns(Path(sys.argv[1]), CRITEO_LINES, BadLines(sys.argv[2])))
-except DataError as error:
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, error)
-"""
-
-
-@pytest.mark.parametrize(
-    ("byte", "mode", "says"),
-    [
-        (b"\0", "strict", "line 1: longer than 1,048,576 bytes"),
-        (b"\n", "skip", "100,001 of 100,001 lines are bad"),
-    ],
-)
-def test_a_small_file_of_much_text_takes_little_memory(tmp_path, byte, mode, says):
-    """512 MiB of a single line, or of empty lines."""
-    path = tmp_path / "bomb.txt.gz"
-    path.write_bytes(gzip.compress(byte * (1 << 24), 1) * 32)
-    child = subprocess.run([sys.executable, "-c", CHILD, path, mode], capture_output=True, text=True, check=True)
-    memory, _, error = child.stdout.partition(" ")
-    assert says in error and int(memory) < 300 << 10  # KiB
 
 
 def test_a_byte_order_mark_is_skipped_only_at_the_beginning(file, monkeypatch):
@@ -145,35 +136,17 @@ def test_a_byte_order_mark_is_skipped_only_at_the_beginning(file, monkeypatch):
         read(file(GOOD + mark + GOOD))
 
 
-def test_empty_file(file):
-    with pytest.raises(DataError, match="the file is empty"):
-        read(file(b""))
-    with pytest.raises(DataError, match="the file is empty"):
-        read(file(b"", "rows.txt.gz"))
-
-
 def test_truncated_gzip(file, tmp_path):
     noise = np.random.default_rng(0).integers(0, 2**32, 200_000)
     whole = file(b"".join(b"1\t2\t%08x\n" % value for value in noise), "rows.txt.gz").read_bytes()
     path = tmp_path / "cut.gz"
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(
-        DataError, match=r"cut\.gz: the gzip file is truncated; the readable part ends about line \d+"
-    ) as error:
+    with pytest.raises(DataError, match=r"cut\.gz: the gzip file is truncated; .* line \d+") as error:
         read(path)
     assert 20_000 < int(str(error.value).split()[-1]) < 110_000
     path.write_bytes(b"no gzip at all")
     with pytest.raises(DataError, match="damaged gzip file"):
         read(path)
-
-
-def test_two_characters_as_delimiter(file):
-    fields = {"a": INTEGER, "b": INTEGER}
-    assert read(file(b"1::2\n 3::4\n"), fields, "::") == {"a": [1, 3], "b": [2, 4]}
-    with pytest.raises(DataError, match=r"line 2: 1 fields where 2 are expected \(separated by '::'\): '3:x:4'"):
-        read(file(b"1::2\n3:x:4\n"), fields, "::")
-    with pytest.raises(DataError, match=r"line 2, field 2 \(b\): ':4' is not an integer"):
-        read(file(b"1::2\n3:::4\n"), fields, "::")
 
 
 STRICT_FIELDS = {"user": INTEGER, "stars": HALF_STARS, "time": TIME}
@@ -186,33 +159,14 @@ def quote(content):
     return b"".join(b",".join(b'"%s"' % part for part in line.split(b",")) + b"\n" for line in content.splitlines())
 
 
-@pytest.mark.parametrize("ends", [b"\n", b"\r\n"])
-@pytest.mark.parametrize("head", [b"userId,rating,timestamp\n", b'"userId","rating","timestamp"\n'])
-@pytest.mark.parametrize("rows", [CSV, quote(CSV), CSV.replace(b"1970-01-01 00:00:00", b'"1970-01-01 00:00:00"')])
-@pytest.mark.parametrize("block", [text_lines.BLOCK_BYTES, 7])
-def test_csv(file, monkeypatch, ends, head, rows, block):
-    monkeypatch.setattr(text_lines, "BLOCK_BYTES", block)
-    path = file((head + rows).replace(b"\n", ends), "rows.csv.gz")
-    assert read(path, STRICT_FIELDS, ",", header=HEADER, quoted=True) == CSV_PARSED
-
-
 @pytest.mark.parametrize(
     ("line", "says"),
     [
         (b"1,0,1970-01-01 00:00:00", "field 2 (stars): '0' is not a rating of 0.5 to 5.0 in steps of a half"),
-        (b"1,4.2,1970-01-01 00:00:00", "field 2 (stars): '4.2'"),
-        (b"1,5.5,1970-01-01 00:00:00", "field 2 (stars): '5.5'"),
-        (b"1,,1970-01-01 00:00:00", "field 2 (stars): ''"),
         (b"1,4,2015-02-29 00:00:00", "field 3 (time): '2015-02-29 00:00:00' is not a time of the form YYYY-MM-DD HH"),
-        (b"1,4,2015-02-28T00:00:00", "field 3 (time): '2015-02-28T00:00:00'"),
-        (b"1,4,2015-02-28 24:00:00", "field 3 (time)"),
-        (b"1,4,2015-02-28", "field 3 (time): '2015-02-28'"),
         (b"1,4,1427784002", "field 3 (time): '1427784002'"),
         (b'"1,4",2015-02-28 00:00:00', "field 1 (user): '\"1'"),
-        (b'"1"1,4,2015-02-28 00:00:00', "field 1 (user): '\"1\"1'"),
-        (b'1",4,2015-02-28 00:00:00', "field 1 (user): '1\"'"),
         (b'""1"",4,2015-02-28 00:00:00', "field 1 (user)"),
-        (b'1,4,2015-02-28 00:00:00"', "field 3 (time)"),
         (b'1,4,"2015-02-28 00:00:00', "field 3 (time)"),
     ],
 )
@@ -228,40 +182,6 @@ def test_a_bad_line_of_a_csv_is_named_or_skipped(file, line, says):
     assert all(says in wrong for _, _, wrong in bad.skipped)
 
 
-@pytest.mark.parametrize("first", [b"userId,rating\n", b"userid,rating,timestamp\n", b"userId;rating;timestamp\n", CSV])
-def test_another_header(file, first):
-    path = file(first + CSV)
-    with pytest.raises(DataError) as caught:
-        read(path, STRICT_FIELDS, ",", header=HEADER)
-    shown = first.splitlines()[0].decode()
-    assert str(caught.value) == f"{path}, line 1: {shown!r} is not the header 'userId,rating,timestamp'"
-
-
-def test_quotes_are_refused_where_they_are_not_expected(file):
-    with pytest.raises(DataError, match="line 1, field 1"):
-        read(file(quote(CSV)), STRICT_FIELDS, ",")
-
-
-def test_only_a_header(file):
-    with pytest.raises(DataError, match="holds only a header"):
-        read(file(b"userId,rating,timestamp\n"), STRICT_FIELDS, ",", header=HEADER)
-
-
-def test_other_kinds(file):
-    fields = {"id": FieldType("digits", "[0-9]{1,20}"), "rating": STARS, "site": FULL_HEX}
-    good = b"18446744073709551999,5,ffffffff\n0,1,00000000\n"
-    assert read(file(good), fields, ",") == {"rating": [5, 1], "site": [2**32 - 1, 0]}
-    for line, says in (
-        (b"-1,5,ffffffff", "id"),
-        (b"100000000000000000000,5,ffffffff", "id"),
-        (b"1,6,ffffffff", "rating"),
-        (b"1,5,", "site"),
-        (b",5,ffffffff", "id"),
-    ):
-        with pytest.raises(DataError, match=rf"line 3, field \d \({says}\)"):
-            read(file(good + line), fields, ",")
-
-
 def test_rows_have_the_numbers_of_their_lines(file, monkeypatch):
     monkeypatch.setattr(text_lines, "BLOCK_BYTES", 40)
     content = b"label\tcount\tcategory\n" + b"".join(b"%d\t%d\t\n" % (i % 2, i) for i in range(100)) + b"bad\n" + GOOD
@@ -269,13 +189,6 @@ def test_rows_have_the_numbers_of_their_lines(file, monkeypatch):
     blocks = list(read_columns(file(content), LineFormat(FIELDS, "\t", tuple(FIELDS)), bad))
     assert len(blocks) > 10 and [line for _, line, _ in bad.skipped] == [102]
     assert np.concatenate([block["line"] for block in blocks]).tolist() == [*range(2, 102), 103, 104, 105]
-
-
-def test_another_file(file):
-    with pytest.raises(
-        DataError, match=r"no line has the expected form, so it is another file. Line 1: 1 fields where 3"
-    ):
-        read(file(b"nothing\n" * 10), FIELDS, "\t", bad=BadLines("skip"))
 
 
 VALUES = {  # the value of each type in plain Python; an exception: malformed
@@ -342,7 +255,6 @@ def files(draw):
     return fields, delimiter, delimiter != "::" and draw(st.booleans()), draw(st.booleans()), rows
 
 
-@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(files(), st.sampled_from([text_lines.BLOCK_BYTES, 1, 30]))
 def test_columns_and_lines_agree(tmp_path_factory, content, block):
@@ -380,14 +292,3 @@ def test_columns_and_lines_agree(tmp_path_factory, content, block):
         else:
             assert read(path, fields, delimiter, header=header, quoted=quoted, bad=skip) == expected
         assert [number for _, number, _ in skip.skipped] == bad_lines
-
-
-def test_a_pointer_or_a_page_in_place_of_the_data_is_said(tmp_path):
-    path = tmp_path / "train.csv.gz"
-    for content, said in (
-        (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS pointer"),
-        (b"<html>", "a web page"),
-    ):
-        path.write_bytes(content)
-        with pytest.raises(DataError, match=f"train.csv.gz: the file is {'a ' * ('Git' in said)}{said}"):
-            list(text_lines.blocks(path))
