@@ -28,7 +28,7 @@ LONGEST = (
     "test_command.py",
     "reproduce/test_shards.py",
     "reproduce/test_sweeps_page.py",
-    "campaign/test_campaigns_page.py",
+    "test_pages.py",
     "campaign/test_code_identity.py",
     "test_chosen_flips.py",
     "mitigation/test_protection_page.py",

@@ -51,6 +51,10 @@ def s(tmp_path_factory):
     folder = tmp_path_factory.mktemp("arguments")
     campaign = dr.Campaign(evaluator, errors=flip, trials=2, store=folder / "store")
     frame = pd.DataFrame({"y": [0, 1] * 10, "a": np.arange(20.0), "i": np.arange(20) % 5})
+    data = dr.data.from_frame(frame, label="y", dense=["a"], sparse=["i"], split=(0.5, 0.25, 0.25))
+    grid = {"evaluator": evaluator, "errors": flip, "trials": 2, "store": folder / "store"}
+    training = {"model": "fm", "data": data, "targets": ["top"], "errors": flip}
+    planned = {"rows": data.valid, "errors": flip, "candidates": [], "budget_bits": 0.1, "budget_time": 0.0}
     return SimpleNamespace(
         net=net,
         batches=batches,
@@ -59,13 +63,13 @@ def s(tmp_path_factory):
         flip=flip,
         campaign=campaign,
         table=campaign.run(workers=1, progress=False),
-        data=dr.data.from_frame(frame, label="y", dense=["a"], sparse=["i"], split=(0.5, 0.25, 0.25)),
+        data=data,
         frame=frame,
         folder=folder,
-        make=lambda **changed: dr.Campaign(
-            **{"evaluator": evaluator, "errors": flip, "trials": 2, "store": folder / "store"} | changed
-        ),
+        make=lambda **changed: dr.Campaign(**grid | changed),
         run=lambda **changed: campaign.run(**{"workers": 1, "progress": False} | changed),
+        train=lambda **changed: dr.TrainingCampaign(**training | changed),
+        plan=lambda **changed: dr.plan(net, **planned | changed),
         inject=lambda *arguments, **options: dr.inject(*arguments, **options).__enter__(),
     )
 
@@ -179,10 +183,7 @@ CASES = [
     *[(lambda s, v=v: dr.BitProtection(v), "bits", v) for v in (None, 5)],
     *[(lambda s, v=v: dr.ECC(target=v), "target", v) for v in (None, 5)],
     *[(lambda s, v=v: dr.load_dataset(v), "name", v) for v in (5, None)],
-    *[
-        (lambda s, v=v: dr.load_dataset("criteo-terabyte", days=v, root="x"), "days", v)
-        for v in (5, [0.5], ["0"], [24])
-    ],
+    *[(lambda s, v=v: dr.load_dataset("criteo-terabyte", "x", days=v), "days", v) for v in (5, [0.5], ["0"], [24])],
     *[(lambda s, v=v: dr.load_model("fm", v), "data", v) for v in (None, 5, dr.data.Dataset)],
     *[(lambda s, v=v: dr.load_model("fm", s.data, settings=v), "settings", v) for v in (5, Settings)],
     *[(lambda s, v=v: dr.load_model("fm", s.data, device=v), "device", v) for v in (5, "x", "")],
@@ -194,23 +195,13 @@ CASES = [
     *[(lambda s, v=v: dr.data.from_tensors(label=np.array([0, 1]), dense=v), "dense", v) for v in (5, "x")],
     *[(lambda s, v=v: dr.data.from_frame(s.frame, label=v), "label", v) for v in ([], None, 1.5)],
     *[(lambda s, v=v: dr.data.from_frame(s.frame, label="y", dense=v), "dense", v) for v in ("a", 5, None)],
-    *[
-        (lambda s, v=v: dr.TrainingCampaign(v, s.data, targets=["top"], errors=s.flip), "model", v)
-        for v in (5, None, Net)
-    ],
-    *[(lambda s, v=v: dr.TrainingCampaign("fm", v, targets=["top"], errors=s.flip), "data", v) for v in (5, None)],
-    *[
-        (lambda s, v=v: dr.TrainingCampaign("fm", s.data, targets=v, errors=s.flip), "targets", v)
-        for v in ("top", 5, None)
-    ],
-    *[
-        (lambda s, n=n, v=v: dr.TrainingCampaign("fm", s.data, targets=["top"], errors=s.flip, **{n: v}), n, v)
-        for n, v in [("detectors", 5), ("detectors", [GradientNorm]), ("actions", 5), ("when", 1.5), ("when", "x")]
-    ],
-    *[
-        (lambda s, n=n, v=v: dr.TrainingCampaign("fm", s.data, targets=["top"], errors=s.flip, **{n: v}), n, v)
-        for n, v in [("warm_up", 1.5), ("watch", "x"), ("trials", True), ("label", 5), ("rows", 5), ("settings", 5)]
-    ],
+    *[(lambda s, v=v: s.train(model=v), "model", v) for v in (5, None, Net)],
+    *[(lambda s, v=v: s.train(data=v), "data", v) for v in (5, None)],
+    *[(lambda s, v=v: s.train(targets=v), "targets", v) for v in ("top", 5, None)],
+    *[(lambda s, v=v: s.train(detectors=v), "detectors", v) for v in (5, [GradientNorm])],
+    *[(lambda s, v=v: s.train(when=v), "when", v) for v in (1.5, "x")],
+    *[(lambda s, n=n: s.train(**{n: 5}), n, 5) for n in ("actions", "label", "rows", "settings")],
+    *[(lambda s, n=n, v=v: s.train(**{n: v}), n, v) for n, v in (("warm_up", 1.5), ("watch", "x"), ("trials", True))],
     *[(lambda s, v=v: dr.summarise(v), "table", v) for v in (None, [1], "x", pd.DataFrame)],
     *[(lambda s, v=v: dr.summarise(s.table, v), "metrics", v) for v in (None, 5, [5])],
     *[(lambda s, v=v: dr.summarise(s.table, bounds=v), "bounds", v) for v in (5, [0, 1])],
@@ -222,24 +213,12 @@ CASES = [
     *[(lambda s, v=v: dr.report.write(v, s.folder / "report"), "campaign", v) for v in (None, 5)],
     *[(lambda s, v=v: dr.trace(v, s.batches[0], None), "model", v) for v in (None, Net)],
     *[(lambda s, v=v: dr.trace(s.net, s.batches[0], v), "error_map", v) for v in (None, 3)],
-    *[(lambda s, v=v: dr.plan(s.net, v, errors=s.flip, candidates=[], **PLAN), "rows", v) for v in (None, 5)],
-    *[
-        (lambda s, v=v: dr.plan(s.net, s.rows, errors=v, candidates=[], **PLAN), "errors", v)
-        for v in (None, dr.BitFlip)
-    ],
-    *[
-        (lambda s, v=v: dr.plan(s.net, s.rows, errors=s.flip, candidates=v, **PLAN), "candidates", v)
-        for v in (5, [dr.ECC])
-    ],
+    *[(lambda s, v=v: s.plan(rows=v), "rows", v) for v in (None, 5)],
+    *[(lambda s, v=v: s.plan(errors=v), "errors", v) for v in (None, dr.BitFlip)],
+    *[(lambda s, v=v: s.plan(candidates=v), "candidates", v) for v in (5, [dr.ECC])],
+    *[(lambda s, v=v: s.plan(costs=v), "costs", v) for v in (5, [])],
+    (lambda s: s.plan(required=5), "required", 5),
     (lambda s: dr.data.from_tensors(label=np.array([0, 1]), dense=np.zeros((3, 1))), "dense", 3),
-    *[
-        (lambda s, v=v: dr.plan(s.net, s.data.valid, errors=s.flip, candidates=[], costs=v, **PLAN), "costs", v)
-        for v in (5, [])
-    ],
-    *[
-        (lambda s, v=v: dr.plan(s.net, s.data.valid, errors=s.flip, candidates=[], required=v, **PLAN), "required", v)
-        for v in (5,)
-    ],
     *[(lambda s, v=v: dr.fleet(v, s.net, hosts=1, memory="1TB", recommendations=1), "damage", v) for v in (None, 5)],
     # text and paths
     *[(lambda s, v=v: s.make(label=v), "label", v) for v in (5, None, "a\0b", "\ud800")],
@@ -254,7 +233,6 @@ CASES = [
     *[(lambda s, v=v: dr.OptimizerState(glob=v), "glob", v) for v in (5, None)],
     *[(lambda s, v=v: dr.Gradients(v), "glob", v) for v in (5, None)],
 ]
-PLAN = {"budget_bits": 0.1, "budget_time": 0.0}
 
 
 def ids(cases):

@@ -135,32 +135,3 @@ def test_bits_of_an_own_models_unit_arrive_together():
         set(np.bincount(remaining.word // 4)[remaining.word // 4]) == {4}
         and remaining.bits == 128 * len(remaining) // 4
     )
-
-
-def test_a_report_of_own_classes(campaign, tmp_path):
-    page = dr.report.write(campaign, tmp_path / "report")
-    text = page.read_text()
-    assert "RowInverted" in text and "doubled" in text
-
-
-@dataclass(frozen=True)
-class OldSample(RowInverted):
-    def sample(self, space, *, seed, before=()):
-        return super().sample(space, seed=seed)
-
-
-class OldScreen(Doubled):
-    def screen(self, error_map, model, *, seed):
-        return error_map
-
-
-def test_methods_of_earlier_versions_are_refused(trained, data):
-    evaluator = dr.Evaluator(trained, data.test.head(64))
-    with pytest.raises(
-        TypeError, match=r"OldSample\.sample\(self, space, seed, before\) must be sample\(self, space, "
-    ):
-        dr.Campaign(evaluator, errors=[OldSample(0.1)])
-    with pytest.raises(
-        TypeError, match=r"OldScreen\.screen\(.*model.*\) must be screen\(self, error_map, space, \*, seed\)"
-    ):
-        dr.Campaign(evaluator, errors=[dr.BitFlip(0.1)], mitigations=[OldScreen()])

@@ -1,18 +1,22 @@
 """Locks of files and folders: one holder at a time. Private folders; what is in the way of writing is named."""
 
 import errno
+import fcntl
+import grp
 import os
 import pwd
 import subprocess
 import sys
 import tempfile
-import threading
 import warnings
 from pathlib import Path
 
+import pandas as pd
 import pytest
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 
-from drsrobust import _files as files
 from drsrobust._files import cache_folder, new_file, new_folder, warn_of_writers
 from drsrobust._locks import exclusive
 from drsrobust._private import private_folder
@@ -46,22 +50,6 @@ def test_one_holder_at_a_time(tmp_path):
     assert another_process(path) == "in"
 
 
-def test_a_waiting_thread_gets_the_lock_next(tmp_path):
-    path, held, done = tmp_path / "set", [], threading.Event()
-
-    def wait():
-        with exclusive(path):
-            held.append("second")
-        done.set()
-
-    with exclusive(path):
-        waiting = threading.Thread(target=wait, daemon=True)
-        waiting.start()
-        waiting.join(0.3)  # until it waits
-        held.append("first")
-    assert done.wait(30) and held == ["first", "second"]
-
-
 def test_an_error_frees_the_lock(tmp_path):
     with pytest.raises(KeyError), exclusive(tmp_path / "set"):
         raise KeyError
@@ -93,17 +81,13 @@ def test_only_what_a_killed_process_left_is_deleted(tmp_path, start):
     assert [path.name for path in tmp_path.iterdir()] == []
 
 
-def test_a_leftover_of_another_user_stays(tmp_path, monkeypatch):
-    left = tmp_path / "set-abcdefgh"
-    left.mkdir()
-    (left / ".drsrobust.lock").touch()
-    user = os.geteuid()
-    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
-    with private_folder(tmp_path / "set"):
-        assert left.exists()
-    monkeypatch.undo()
-    with private_folder(tmp_path / "set"):
-        assert not left.exists()
+def warned_of(folder):
+    """The warnings of two calls."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_writers(folder)
+        warn_of_writers(folder)
+    return caught
 
 
 @pytest.mark.parametrize(
@@ -121,32 +105,10 @@ def test_folders_that_others_may_write_to_are_named_once(tmp_path, mode, parent,
     folder.mkdir(parents=True)
     folder.chmod(mode)
     folder.parent.chmod(parent)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        warn_of_writers(folder)
-        warn_of_writers(folder)
+    caught = warned_of(folder)
     place = folder.parent / warned if warned else None
     said = [f"other users may write to {place} (mode", f"read from {folder}; chmod go-w {place}"] if warned else []
     assert len(caught) == bool(warned) and all(text in str(caught[0].message) for text in said)
-
-
-def test_a_group_of_one_user_is_no_other(tmp_path, monkeypatch):
-    """Where each user has a group of the same name, folders are often writable by it."""
-    import grp
-
-    tmp_path.chmod(0o775)
-    monkeypatch.setattr(files, "_alone", lambda status: True)
-    warn_of_writers(tmp_path)
-    monkeypatch.undo()
-    name, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(tmp_path.stat().st_gid)
-    for members, title, alone in (
-        ([], name, True),
-        ([name], name, True),
-        ([name, "eve"], name, False),
-        ([], "staff", False),
-    ):
-        monkeypatch.setattr(grp, "getgrgid", lambda number, t=title, m=members: group.__class__((t, "x", number, m)))
-        assert files._alone(tmp_path.stat()) == alone
 
 
 def test_what_is_in_the_way_is_named(tmp_path, monkeypatch):
@@ -155,55 +117,23 @@ def test_what_is_in_the_way_is_named(tmp_path, monkeypatch):
     (tmp_path / "folder").mkdir()
     monkeypatch.setenv("DRSROBUST_CACHE", str(tmp_path / "dangling"))
     hint = ", or set DRSROBUST_CACHE to another folder"
-    for path, said in (
-        (tmp_path / "file" / "below" / "x", "file is a file; it must be a folder$"),
-        (tmp_path / "dangling" / "data" / "x", f"dangling is a link to .*nowhere, which does not exist; make .*{hint}"),
-        (tmp_path / "folder", "folder is a folder; a file is to be written there"),
+    for writing, said in (
+        (new_file(tmp_path / "file" / "below" / "x"), "file is a file; it must be a folder$"),
+        (new_file(tmp_path / "dangling" / "data" / "x"), f"dangling is a link to .*nowhere, .*{hint}"),
+        (new_file(tmp_path / "folder"), "folder is a folder; a file"),
+        (exclusive(cache_folder("data", "x")), f"dangling is a link to .*nowhere, .*{hint}"),
     ):
-        with pytest.raises(OSError, match=said), new_file(path):
+        with pytest.raises(OSError, match=said), writing:
             pass
-    with (
-        pytest.raises(OSError, match=f"dangling is a link to .*nowhere, .*{hint}"),
-        exclusive(cache_folder("data", "x")),
-    ):
-        pass
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    monkeypatch.setenv("DRSROBUST_CACHE", str(tmp_path / "loop"))
-    with pytest.raises(
-        ValueError, match="DRSROBUST_CACHE is '.*loop', which leads through a link to itself; remove the link"
-    ):
-        cache_folder()
-    monkeypatch.setenv("DRSROBUST_CACHE", "~no_such_user/cache")
-    with pytest.raises(
-        ValueError, match="DRSROBUST_CACHE is '~no_such_user/cache', and ~no_such_user has no home folder; write"
-    ):
-        cache_folder()
-
-
-def test_temporary_names_cannot_be_guessed(tmp_path):
-    """In a folder that others may write to they could make a link of this name, and what it leads to would be overwritten."""
-    (tmp_path / "own").write_text("my own")
-    guess = tmp_path / f".x.{os.getpid()}.part"
-    guess.symlink_to(tmp_path / "own")
-    names = set()
-    for _ in range(2):
-        with new_file(tmp_path / "x") as part:
-            names.add(part)
-            part.write_text("text")
-        with new_folder(tmp_path / "y") as part:
-            names.add(part)
-    assert len(names) == 4 and guess not in names and (tmp_path / "own").read_text() == "my own"
-    assert (
-        list(tmp_path.glob(".*.part")) == [guess]
-        and (tmp_path / "x").read_text() == "text"
-        and (tmp_path / "y").is_dir()
-    )
+    for folder, said in ((tmp_path / "loop", "a link to itself"), ("~no_such_user/cache", "has no home folder")):
+        monkeypatch.setenv("DRSROBUST_CACHE", str(folder))
+        with pytest.raises(ValueError, match=f"DRSROBUST_CACHE is '{folder}', .*{said}"):
+            cache_folder()
 
 
 def test_a_full_disk_is_named(tmp_path, monkeypatch):
     """NumPy's and safetensors' errors have no number and no path."""
-    from safetensors import SafetensorError
-
     monkeypatch.setenv("DRSROBUST_CACHE", str(tmp_path / "cache"))
     folder = cache_folder("data")
     said = f"No space left on device .{folder}.; make room, or set DRSROBUST_CACHE to another folder"
@@ -248,33 +178,21 @@ def test_a_read_only_folder_is_named(read_only, monkeypatch):
         part.write_text("")
 
 
-def test_what_a_killed_process_left_of_a_folder_and_nothing_else(tmp_path):
-    from drsrobust._files import new_folder
-    from drsrobust._locks import exclusive
-
-    stale, foreign = tmp_path / ".made.0123456789abcdef.part", tmp_path / ".made.draft.part"
-    for folder in (stale, foreign):
-        folder.mkdir()
-    with exclusive(tmp_path / "made"), new_folder(tmp_path / "made") as part:
-        (part / "a").write_text("a")
-    assert (tmp_path / "made" / "a").exists() and foreign.exists() and not stale.exists()
-
-
-@pytest.mark.parametrize("path", ["", 5, None, b"x", True, "a\0b"])
-def test_no_path(path):
-    from drsrobust._files import expanded
-
-    with pytest.raises((TypeError, ValueError), match="^folder must be a path"):
-        expanded("folder", path)
+@pytest.mark.parametrize(
+    ("name", "members", "alone"),
+    [("{user}", [], True), ("{user}", ["{user}"], True), ("{user}", ["{user}", "eve"], False), ("staff", [], False)],
+)
+def test_a_group_of_one_user_is_no_other(tmp_path, monkeypatch, name, members, alone):
+    """Where each user has a group of the same name, folders are often writable by it."""
+    tmp_path.chmod(0o775)
+    user, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(tmp_path.stat().st_gid)
+    found = group.__class__((name.format(user=user), "x", group.gr_gid, [one.format(user=user) for one in members]))
+    monkeypatch.setattr(grp, "getgrgid", lambda number: found)
+    assert len(warned_of(tmp_path)) == (not alone)
 
 
 @pytest.mark.parametrize("wait", [True, False])
 def test_a_file_system_without_locks_is_not_a_lock_that_is_held(wait, tmp_path, monkeypatch):
-    import errno
-    import fcntl
-
-    from drsrobust._locks import exclusive
-
     def refused(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -286,38 +204,46 @@ def test_a_file_system_without_locks_is_not_a_lock_that_is_held(wait, tmp_path, 
         pytest.fail("it was locked")
 
 
+def test_new_files_and_folders(tmp_path):
+    """Their temporary names cannot be guessed: others could make a link of this name. What a killed process left goes."""
+    (tmp_path / "own").write_text("my own")
+    guess, stale, foreign = (
+        tmp_path / name for name in (f".x.{os.getpid()}.part", f".y.{'0' * 16}.part", ".y.draft.part")
+    )
+    guess.symlink_to(tmp_path / "own")
+    for folder in (stale, foreign):
+        folder.mkdir()
+    names = set()
+    for _ in range(2):
+        with new_file(tmp_path / "x") as part:
+            names.add(part)
+            part.write_text("text")
+        with exclusive(tmp_path / "y"), new_folder(tmp_path / "y") as part:
+            names.add(part)
+            (part / "a").write_text("a")
+    assert len(names) == 4 and guess not in names and (tmp_path / "own").read_text() == "my own"
+    assert set(tmp_path.glob(".*.part")) == {guess, foreign}
+    assert (tmp_path / "x").read_text() == "text" and (tmp_path / "y" / "a").exists()
+
+
+SAVED = {
+    "pt": lambda path: torch.save({"w": torch.ones(500)}, path),
+    "safetensors": lambda path: save_file({"w": torch.ones(500)}, path),
+    "parquet": lambda path: pd.DataFrame({"a": range(500)}).to_parquet(path),
+    "feather": lambda path: pd.DataFrame({"a": range(500)}).to_feather(path),
+}
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
 
 
-def saved(path, kind):
-    """A complete file of some kind."""
-    import pandas as pd
-    import torch
-    from safetensors.torch import save_file
-
-    if kind == "pt":
-        torch.save({"w": torch.ones(500)}, path)
-    elif kind == "safetensors":
-        save_file({"w": torch.ones(500)}, path)
-    else:
-        frame = pd.DataFrame({"a": range(500)})
-        frame.to_parquet(path) if kind == "parquet" else frame.to_feather(path)
-
-
-@pytest.mark.parametrize("kind", ["pt", "safetensors", "parquet", "feather"])
+@pytest.mark.parametrize("kind", SAVED)
 def test_what_lies_in_place_of_a_file_is_said(tmp_path, kind):
     path = tmp_path / f"file.{kind}"
-    saved(path, kind)
+    SAVED[kind](path)
     whole = path.read_bytes()
     assert other_file(path) is None
-    for end in (-1, len(whole) // 2, 100):
-        path.write_bytes(whole[:end])
-        assert other_file(path) == "the file is cut off; get it again", end
-    for content, said in (
-        (LFS, "Git LFS pointer; `git lfs pull`"),
-        (b"", "empty"),
-        (b"\n<!DOCTYPE HTML><p>", "a web page"),
-    ):
+    found = {whole[:end]: "the file is cut off" for end in (-1, len(whole) // 2, 100)}
+    found |= {LFS: "Git LFS pointer; `git lfs pull`", b"": "empty", b"\n<!DOCTYPE HTML><p>": "a web page"}
+    for content, said in found.items():
         path.write_bytes(content)
         assert said in other_file(path)
     path.write_bytes(b"1,2,3\n")

@@ -1,3 +1,4 @@
+import ast
 import re
 import subprocess
 import sys
@@ -15,11 +16,27 @@ def python(code, *flags):
     return subprocess.run([sys.executable, *flags, "-c", code], capture_output=True, text=True)
 
 
-def test_import_brings_nothing_heavy():
-    """What makes `import drsrobust` quick: these come at first use."""
-    heavy = "{'torch', 'torchrec', 'numpy', 'pandas', 'pyarrow', 'seaborn', 'matplotlib', 'scipy'}"
-    done = python(f"import sys, drsrobust; print({heavy} & set(sys.modules))")
+HEAVY = {"torch", "torchrec", "pandas", "scipy", "seaborn", "matplotlib"}
+
+
+@pytest.mark.parametrize(
+    ("module", "heavy"), [("drsrobust", HEAVY | {"numpy", "pyarrow"}), ("drsrobust.campaign.store", HEAVY)]
+)
+def test_import_brings_nothing_heavy(module, heavy):
+    """What makes it quick: these come at first use."""
+    done = python(f"import sys, {module}; print({heavy} & set(sys.modules))")
     assert done.stdout == "set()\n" and done.stderr == ""
+
+
+@pytest.mark.parametrize("package", [drsrobust, drsrobust.campaign], ids=lambda package: package.__name__)
+def test_every_name_of_the_stub_is_there(package):
+    tree = ast.parse(Path(package.__file__).with_suffix(".pyi").read_text())
+    names = {name.asname or name.name for node in tree.body for name in getattr(node, "names", [])}
+    assert set(package.__all__) == names
+    for name in package.__all__:
+        assert getattr(package, name) is not None and name in dir(package)
+    with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'nothing'"):
+        package.nothing  # noqa: B018
 
 
 @pytest.mark.long
@@ -36,13 +53,6 @@ assert not logging.getLogger().handlers, "basicConfig would do nothing"
     assert done.returncode == 0 and done.stdout == "" and done.stderr == ""
 
 
-def test_every_name_of_the_stub_is_there():
-    for name in drsrobust.__all__:
-        assert getattr(drsrobust, name) is not None and name in dir(drsrobust)
-    with pytest.raises(AttributeError, match="module 'drsrobust' has no attribute 'nothing'"):
-        drsrobust.nothing  # noqa: B018
-
-
 def test_a_module_that_moved_says_where_it_is():
     for module in ("drsrobust.plots.curves", "drsrobust.rates", "drsrobust.models.afm"):
         with pytest.raises(ModuleNotFoundError, match=r"drsrobust.* is drsrobust_extras.* since version"):
@@ -50,21 +60,6 @@ def test_a_module_that_moved_says_where_it_is():
     assert drsrobust.plots.__name__ == "drsrobust_extras.pages.plots" and drsrobust.models.stored_as is not None
     for old, new in MOVED.items():
         assert find_spec(new) is not None and old.startswith("drsrobust.")
-
-
-@pytest.mark.long
-def test_without_torchrec_one_error_says_how_to_install_it():
-    code = """
-import sys
-sys.modules["torchrec"] = None
-import drsrobust as dr
-data = dr.load_dataset("synthetic-movielens", rows=500)
-try:
-    dr.load_model("dlrm", data)
-except ImportError as error:
-    print(error)
-"""
-    assert "pip install -r requirements/cpu.txt" in python(code).stdout
 
 
 @pytest.mark.parametrize(

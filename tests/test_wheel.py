@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-import drsrobust
 from tests.warm_python import WarmPython
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -84,22 +83,6 @@ def test_it_holds_the_package_alone(wheel):
     packages = {name for name in folders if not name.endswith(".dist-info")}
     assert packages == {"drsrobust", "drsrobust_extras"} and len(folders) == 3  # the study stays in the checkout
     assert ".ipynb" not in endings and {".j2", ".pyi", ".py"} <= endings
-
-
-def test_its_line_on_the_page_of_installing(tmp_path):
-    """The lines of docs/install.md under "From a wheel", in a copy of the checkout, without what the package depends on."""
-    lines = (ROOT / "docs" / "install.md").read_text().split("## From a wheel")[1].split("```")[1].strip().splitlines()
-    copied = ("src", "pyproject.toml", "README.md", "LICENSE")
-    for name in copied:
-        subprocess.run(["cp", "-r", ROOT / name, tmp_path], check=True)
-    build, install = (line.replace("pip ", f"{sys.executable} -m pip ", 1) for line in lines)
-    command = f"{build} && {install} --no-deps --target here"
-    subprocess.run(["bash", "-ec", command], cwd=tmp_path, check=True, capture_output=True)
-    shown = "import drsrobust; print(drsrobust.__file__, drsrobust.__version__)"
-    done = subprocess.run(
-        [sys.executable, "-c", shown], cwd=tmp_path / "here", capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == [str(tmp_path / "here" / "drsrobust" / "__init__.py"), drsrobust.__version__]
 
 
 def test_there_is_no_torchrec(python):

@@ -1,15 +1,17 @@
-import time
+import copy
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from drsrobust.campaign import Campaign, StoreError, decades, schedule
+from drsrobust.campaign import Campaign, StoreError, decades
+from drsrobust.campaign import trial as running
 from drsrobust.campaign.trial import SCHEMA
 from drsrobust.evaluation import Evaluator
-from drsrobust.injection import BitFlip, FixedCount, Injection, SingleBit, applied_maps, inject, resolve
-from tests.processes import start
+from drsrobust.injection import AppliedMap, BitFlip, FixedCount, Injection, SingleBit, applied_maps, inject, resolve
+from drsrobust.mitigation import NaNGuard
+from tests.conftest import long_but
 
 # fmt: off
 COLUMNS = [
@@ -52,28 +54,14 @@ def test_decisions_by_every_rule_for_nan(evaluator, tmp_path):
     evaluator = Evaluator(evaluator.model, evaluator.rows, threshold=threshold)
     grid = {"errors": [BitFlip(1e-3)], "targets": ["all"], "metrics": "decision_changed"}
     table = campaign(evaluator, tmp_path / "s", **grid).run(progress=False)
-    rules = table[["decision_changed", "decision_changed_no_click", "nan_share"]]
-    assert rules["nan_share"].tolist() == (table["nan_rows"] / len(evaluator.rows)).tolist()
-    assert (rules["nan_share"] > 0).any()
-    # A NaN is wrong by the first rule, by the second in place of a click alone.
-    extra = rules["decision_changed"] - rules["decision_changed_no_click"]
-    assert (extra >= 0).all() and (extra <= rules["nan_share"] + 1e-12).all() and (extra > 0).any()
+    assert table["nan_share"].tolist() == (table["nan_rows"] / len(evaluator.rows)).tolist()
     row = table[table["nan_rows"] > 0].iloc[0]
     golden = evaluator.golden.probabilities > np.float32(threshold)
     with inject(evaluator.model, BitFlip(1e-3), "all", seed=int(row["seed"])):
         scores = evaluator.run().probabilities
     changed = (scores > np.float32(threshold)) != golden
     assert row["decision_changed"] == np.mean(np.isnan(scores) | changed)
-    assert row["decision_changed_no_click"] == np.mean(changed)
-
-
-def test_a_row_can_be_repeated_by_hand(evaluator, tmp_path):
-    """`inject` with the row's seed draws the same map and gives the same AUC."""
-    table = campaign(evaluator, tmp_path / "s").run(progress=False)
-    row = table[(table["rate"] == 1e-3) & (table["target"] == "embedding")].iloc[2]
-    with inject(evaluator.model, BitFlip(1e-3), "embedding", seed=int(row["seed"])) as error_map:
-        assert error_map.bits == row["bits_flipped"] and len(error_map) == row["words_hit"]
-        assert evaluator.run().auc == row["auc"]
+    assert row["decision_changed_no_click"] == np.mean(changed) < row["decision_changed"]
 
 
 def test_seeds(evaluator, tmp_path):
@@ -90,8 +78,6 @@ def test_seeds(evaluator, tmp_path):
 
 
 def test_nothing_is_computed_twice(evaluator, tmp_path, monkeypatch):
-    from drsrobust.campaign import trial as running
-
     first = campaign(evaluator, tmp_path / "s", trials=3).run(progress=False)
     more = campaign(evaluator, tmp_path / "s").run(progress=False)
     pd.testing.assert_frame_equal(more[more["trial"] < 3].reset_index(drop=True), first)
@@ -115,40 +101,61 @@ def test_nothing_is_computed_twice(evaluator, tmp_path, monkeypatch):
     assert len(timings) == 36 and (timings["seconds"] > 0).all()
 
 
-def test_an_interrupted_run_goes_on(evaluator, tmp_path, monkeypatch):
-    from drsrobust.campaign import trial as running
+STEPS = {
+    "a trial": (running, "run_trial"),
+    "errors": (AppliedMap, "apply"),
+    "scores": (Evaluator, "rerun"),
+    "undo": (AppliedMap, "undo"),
+}
 
-    real, calls = running.run_trial, iter(range(1000))
 
-    def stop_at_20(*arguments, **options):
-        if next(calls) == 20:
-            raise KeyboardInterrupt
-        return real(*arguments, **options)
+@pytest.mark.parametrize("step", long_but(["a trial"], STEPS))
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.filterwarnings("ignore:1 error map")
+def test_an_interrupted_run_goes_on(step, after, evaluator, tmp_path, monkeypatch):
+    """KeyboardInterrupt before or after each step of a trial; the next run gives what an undisturbed one gives."""
+    owner, name = STEPS[step]
+    real, calls = getattr(owner, name), iter(range(1000))
 
-    monkeypatch.setattr(running, "run_trial", stop_at_20)
+    def interrupted(*given, **options):
+        if next(calls) != 10:
+            return real(*given, **options)
+        if after:
+            real(*given, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(owner, name, interrupted)
     monkeypatch.setattr(running, "CHUNK_TRIALS", 4)
     with pytest.raises(KeyboardInterrupt):
         campaign(evaluator, tmp_path / "s").run(progress=False)
-    assert len(campaign(evaluator, tmp_path / "s").table()) == 20
-    monkeypatch.setattr(running, "run_trial", real)
+    monkeypatch.undo()
+    if step == "a trial":
+        assert len(campaign(evaluator, tmp_path / "s").table()) == 10
     resumed = campaign(evaluator, tmp_path / "s").run(progress=False)
     pd.testing.assert_frame_equal(resumed, campaign(evaluator, tmp_path / "fresh").run(progress=False))
 
 
-def test_another_campaign_is_refused(evaluator, tmp_path):
+def test_another_campaign_is_refused(evaluator, trained, tmp_path):
+    """Models of equal weights whose code differs are other models."""
     campaign(evaluator, tmp_path / "s", trials=1).run(progress=False)
-    with pytest.raises(
-        StoreError,
-        match=r"holds the results of another campaign; they differ in seed.\nthere: \{'seed': 0\}\nasked: \{'seed': 5\}",
+
+    class Shifted(type(trained)):
+        def forward(self, dense_features, sparse_features):
+            return super().forward(dense_features, sparse_features) + 1.0
+
+    shifted = copy.deepcopy(trained)
+    shifted.__class__ = Shifted
+    for other, options, differing in (
+        (evaluator, {"seed": 5}, "seed"),
+        (evaluator, {"coupled": False}, "coupled"),
+        (evaluator, {"label": "mine"}, "protocol"),
+        (evaluator, {"errors": [BitFlip(0.5)]}, "conditions"),
+        (evaluator, {"mitigations": [NaNGuard(prior=0.2)]}, "conditions, mitigations"),
+        (Evaluator(trained, evaluator.rows, scores="logit"), {}, ".*scores"),
+        (Evaluator(shifted, evaluator.rows), {}, "golden, (model, )?model code"),
     ):
-        campaign(evaluator, tmp_path / "s", seed=5)
-    with pytest.raises(StoreError, match="differ in conditions"):
-        campaign(evaluator, tmp_path / "s", errors=[BitFlip(0.5)])
-    campaign(evaluator, tmp_path / "t", trials=1, seed=5).run(progress=False)
-    foreign = next((tmp_path / "t").glob("*.parquet"))
-    foreign.rename(tmp_path / "s" / ("9" + foreign.name))
-    with pytest.raises(StoreError, match="belongs to another campaign"):
-        campaign(evaluator, tmp_path / "s").table()
+        with pytest.raises(StoreError, match=f"another campaign; they differ in {differing}.\n"):
+            campaign(other, tmp_path / "s", trials=1, **options)
 
 
 def test_errors_by_tensor_and_bit(evaluator, tmp_path):
@@ -168,43 +175,9 @@ def test_errors_by_tensor_and_bit(evaluator, tmp_path):
         assert here.groupby(by)["count"].sum().to_dict() == counts[counts > 0].to_dict()
 
 
-def test_bad_grids(evaluator):
-    with pytest.raises(ValueError, match="targets must be a list, as"):
-        Campaign(evaluator, errors=[BitFlip(0.1)], targets="all")
-    with pytest.raises(ValueError, match="0 errors x 1 targets x 1 mitigations: no condition"):
-        Campaign(evaluator, errors=[])
-    with pytest.raises(ValueError, match=r"duplicate condition: BitFlip\(ber=0.1.*\) in 'all' with mitigation 'none'"):
-        Campaign(evaluator, errors=[BitFlip(0.1), BitFlip(0.1)])
-    with pytest.raises(ValueError, match="target 'tables' matches nothing"):
-        Campaign(evaluator, errors=[BitFlip(0.1)], targets=["tables"])
-
-
-def test_bits_that_do_not_exist_are_refused_at_once(evaluator):
-    with pytest.raises(ValueError, match="bit 40 does not exist"):
-        Campaign(evaluator, errors=[SingleBit(40)])
-    with pytest.raises(ValueError, match="bit 32 does not exist"):
-        Campaign(evaluator, errors=[BitFlip(0.1, bits=(32,))])
-    with pytest.raises(TypeError):
-        Campaign(evaluator, errors=[BitFlip(0.1)], trials=2.5)
-
-
-def test_iterators_are_not_used_up(evaluator):
-    """A generator gives the campaign that its list gives."""
-    rates = (1e-3, 1e-2)
-    listed = Campaign(evaluator, errors=[BitFlip(rate) for rate in rates], targets=["all"])
-    given = Campaign(evaluator, errors=map(BitFlip, rates), targets=(target for target in ["all"]))
-    assert given.store.identity == listed.store.identity
-    assert len(given.conditions) == 2
-    with pytest.raises(TypeError, match="each of errors must be an error model, .* got 0.001"):
-        Campaign(evaluator, errors=[1e-3])
-
-
 def test_decades():
     assert decades(1e-9, 1e-2) == [1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2]
-    with pytest.raises(ValueError, match="0.002 is not a power of ten"):
-        decades(1e-4, 2e-3)
-    with pytest.raises(ValueError, match="larger than the second"):
-        decades(1e-2, 1e-3)
+    assert decades(1.0, 1.0) == [1.0]
 
 
 def test_reordered_targets_are_another_campaign(evaluator, empty_cache):
@@ -231,37 +204,7 @@ def test_what_an_interrupt_left_does_not_reach_the_results(evaluator, tmp_path):
     pd.testing.assert_frame_equal(table, expected)
 
 
-@pytest.mark.long
-@pytest.mark.filterwarnings("ignore:1 error map")
-def test_interrupts_within_a_trial(evaluator, tmp_path, monkeypatch):
-    """KeyboardInterrupt at each of the steps of a trial in turn; the next run gives what an undisturbed one gives."""
-    from drsrobust.injection import AppliedMap
-
-    expected = campaign(evaluator, tmp_path / "s").run(progress=False)
-    for step, (owner, name) in enumerate([(AppliedMap, "apply"), (type(evaluator), "rerun"), (AppliedMap, "undo")]):
-        for after in (False, True):
-            real, calls = getattr(owner, name), iter(range(1000))
-
-            def interrupted(self, *given, real=real, calls=calls, after=after):
-                if next(calls) != 5:
-                    return real(self, *given)
-                if after:
-                    real(self, *given)
-                raise KeyboardInterrupt
-
-            monkeypatch.setattr(owner, name, interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                campaign(evaluator, tmp_path / f"t{step}{after}").run(progress=False)
-            monkeypatch.setattr(owner, name, real)
-            resumed = campaign(evaluator, tmp_path / f"t{step}{after}").run(progress=False)
-            pd.testing.assert_frame_equal(resumed, expected)
-
-
 def test_a_changed_model_is_refused(trained, data, tmp_path):
-    import copy
-
-    from drsrobust.evaluation import Evaluator
-
     changed = copy.deepcopy(trained)
     runner = campaign(Evaluator(changed, data.test), tmp_path / "s")
     BitFlip(1e-3).sample(resolve(changed), seed=1).apply(changed)
@@ -269,32 +212,7 @@ def test_a_changed_model_is_refused(trained, data, tmp_path):
         runner.run(progress=False)
 
 
-def test_foreign_models_of_equal_weights_are_told_apart(trained, data, tmp_path):
-    """Their code decides too: one of them adds the user's id to its logit."""
-    import copy
-
-    from drsrobust.evaluation import Evaluator
-
-    class Foreign(type(trained)):
-        shift = 0.0
-
-        def forward(self, dense_features, sparse_features):
-            users = sparse_features["user"].values() % 2
-            return super().forward(dense_features, sparse_features) + self.shift * users
-
-    one, other = copy.deepcopy(trained), copy.deepcopy(trained)
-    one.__class__ = other.__class__ = Foreign
-    other.shift = 1.0
-    campaign(Evaluator(one, data.test), tmp_path / "s", trials=1).run(progress=False)
-    with pytest.raises(StoreError, match="they differ in golden, model code"):
-        campaign(Evaluator(other, data.test), tmp_path / "s", trials=1)
-
-
 def test_models_that_raise_are_listed(trained, data, tmp_path):
-    import copy
-
-    from drsrobust.evaluation import Evaluator
-
     class Picky(type(trained)):
         def forward(self, dense_features, sparse_features):
             logits = super().forward(dense_features, sparse_features)
@@ -313,69 +231,8 @@ def test_models_that_raise_are_listed(trained, data, tmp_path):
     assert runner.raised()["error"].unique().tolist() == ["ArithmeticError: not finite"] and len(runner.raised()) == 12
 
 
-def test_what_auc_compares_is_part_of_a_campaign(evaluator, tmp_path):
-    from drsrobust.evaluation import Evaluator
-
-    campaign(evaluator, tmp_path / "s", trials=1).run(progress=False)
-    logits = Evaluator(evaluator.model, evaluator.rows, scores="logit")
-    with pytest.raises(StoreError, match="they differ in .*scores"):
-        campaign(logits, tmp_path / "s", trials=1)
-
-
-def test_two_campaigns_made_for_one_fresh_folder(evaluator, tmp_path):
-    one, other = campaign(evaluator, tmp_path / "s", trials=1), campaign(evaluator, tmp_path / "s", trials=1, seed=5)
-    one.run(progress=False)
-    with pytest.raises(StoreError, match="they differ in seed"):
-        other.run(progress=False)
-    (tmp_path / "s" / "manifest.json").unlink()
-    with pytest.raises(StoreError, match="belongs to another campaign"):
-        campaign(evaluator, tmp_path / "s", trials=1, seed=5).run(progress=False)
-
-
-def run_in_small_chunks(folder):
-    """In a process of its own."""
-    from drsrobust.evaluation import Evaluator
-    from drsrobust.training import Settings, load_model
-    from drsrobust_extras.data.load import load_dataset
-
-    schedule.SHORTEST_CHUNK = 0.02
-    data = load_dataset("synthetic-movielens/full", rows=6000)
-    model = load_model("dlrm", data, settings=Settings(epochs=2, batch_size=512), progress=False)
-    Campaign(Evaluator(model, data.test), store=folder, **KILLED).run(progress=False)
-
-
-KILLED = {"errors": [BitFlip(1e-4), BitFlip(1e-3)], "targets": ["all", "mlp"], "trials": 150}
-
-
-@pytest.mark.long
-def test_kill_9_loses_and_doubles_nothing(evaluator, tmp_path):
-    """A campaign killed again and again ends with the table of one that was left alone."""
-
-    def chunks():
-        return len(list((tmp_path / "killed").glob("*.parquet")))
-
-    for pause in (0.0, 0.02):
-        before = chunks()
-        child = start(run_in_small_chunks, tmp_path / "killed")
-        while chunks() < before + 2:  # it goes on where it was
-            assert child.is_alive()
-            time.sleep(0.005)
-        time.sleep(pause)
-        child.kill()
-        child.join()
-    stored, found = chunks(), {}
-    for name in ("killed", "whole"):
-        found[name] = Campaign(evaluator, store=tmp_path / name, **KILLED).run(progress=False).to_csv(index=False)
-    assert found["killed"] == found["whole"] and chunks() > stored
-    assert not list((tmp_path / "killed").glob(".*.part"))
-
-
 def test_a_model_whose_tensors_moved_is_hit_where_they_are_now(data, trained, tmp_path):
     """The same words elsewhere: errors in the old memory would reach nothing."""
-    import copy
-
-    from drsrobust.evaluation import Evaluator
-
     model = copy.deepcopy(trained)
     grid = {"errors": [BitFlip(1e-2)], "trials": 2}
     expected = Campaign(Evaluator(model, data.test), store=tmp_path / "a", **grid).run(progress=False)

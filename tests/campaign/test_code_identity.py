@@ -1,62 +1,66 @@
-"""A default store is found again for the same code and data alone, and its first trials are checked whenever it is used."""
+"""Code that decides a campaign: a default store is found again for the same code alone; code that changes while a campaign, or
+its workers, live is refused by the name of what changed; and what no digest sees shows in trials that are computed again."""
 
-import functools
 import json
 import os
-import sys
-import textwrap
 import threading
-from dataclasses import dataclass
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
+from torch.nn.modules.module import register_module_forward_hook
 
 import drsrobust as dr
 from drsrobust._provenance import machine
-from drsrobust.campaign.store import StoreError
+from drsrobust.campaign import StoreError, workers
+from drsrobust_extras.experiments.training_errors.campaign import TrainingCampaign
+from drsrobust_extras.experiments.training_errors.detectors import GradientNorm
 
-SCALE = {"by": 1.0}
 
-
-class Small(nn.Module):
+class Net(nn.Module):
     """Scores of two dense features."""
+
+    cap = 1e9
 
     def __init__(self):
         super().__init__()
         self.hidden, self.act, self.last = nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1)
-        self.guard = False
 
     def forward(self, dense):
-        logits = self.last(self.act(self.hidden(dense)))
-        return logits.nan_to_num(0.0).clamp(-3, 3) if self.guard else logits
+        self.width = dense.shape[1]  # an attribute that it gets when it is first called
+        return self.last(self.act(self.hidden(dense))).clamp(max=self.cap)
 
 
-class Clamped(Small):
-    """Another forward with the class's name and weights."""
-
-    def forward(self, dense):
-        return super().forward(dense).clamp(max=0.0)
+def forward(model, batch):
+    return model(batch["dense"])
 
 
-Clamped.__qualname__ = Clamped.__name__ = "Small"
+class Mean:
+    """A metric with a setting."""
+
+    def __init__(self):
+        self.by = 1.0
+
+    def __call__(self, labels, scores, golden_scores, users):
+        return float(np.nan_to_num(scores).mean()) * self.by
 
 
-@dataclass(frozen=True)
-class Shifted(dr.BitFlip):
-    """A BitFlip with a setting of its own, which its label does not name."""
+class Flip(dr.BitFlip):
+    """A user's error model with a setting of its class."""
 
-    shift: int = 0
+    shift = 0
 
     def sample(self, space, *, seed, **options):
         return super().sample(space, seed=seed + self.shift, **options)
 
 
 class Ranges(dr.WeightRange):
-    """A protection of a user that can be switched off by an attribute."""
+    """A user's protection that can be switched off by an attribute."""
 
     active = True
 
@@ -64,125 +68,109 @@ class Ranges(dr.WeightRange):
         return super().screen(error_map, space, seed=seed) if self.active else error_map
 
 
-def helped(scores):
-    return scores.mean() * SCALE["by"]
-
-
-def metric(labels, scores, golden_scores, users):
-    return float(np.nan_to_num(helped(scores)))
-
-
-def weighted(labels, scores, golden_scores, users, *, weights):
-    return float(np.nan_to_num(scores)[: len(weights)] @ weights)
-
-
-class Counted:
-    """A metric with a private setting."""
-
-    def __init__(self, hidden):
-        self._hidden = hidden
-
-    def __call__(self, labels, scores, golden_scores, users):
-        return float(np.nan_to_num(scores).mean()) * self._hidden
-
-
 @pytest.fixture(scope="module")
 def rows():
     generator = torch.Generator().manual_seed(0)
     dense = torch.randn(300, 2, generator=generator)
-    labels = (dense.sum(dim=1) > 0).int()
-    return dr.data.from_batches([{"dense": dense, "labels": labels}])
+    return dr.data.from_batches([{"dense": dense, "labels": (dense.sum(dim=1) > 0).int()}])
 
 
-def made(rows, *, cls=Small, change=lambda model: None, forward=None, error=None, mitigation=None, **options):
+def evaluator_of(rows, forward=forward):
     torch.manual_seed(0)
-    model = cls()
-    change(model)
-    forward = forward or (lambda model, batch: model(batch["dense"]))
-    mitigations = [None if mitigation is None else mitigation(model)]
-    evaluator = dr.Evaluator(model, rows, forward=forward)
-    return dr.Campaign(evaluator, errors=[error or dr.BitFlip(1e-2)], mitigations=mitigations, trials=4, **options)
+    return dr.Evaluator(Net(), rows, forward=forward)
 
 
-def hooked(factor):
-    return lambda model: model.act.register_forward_hook(lambda module, given, output: output * factor)
+def made(rows, folder, forward=forward, **options):
+    evaluator = evaluator_of(rows, forward)
+    own = {"errors": [Flip(1e-2)], "metrics": {"mean": Mean()}, "mitigations": [None, Ranges.fit(evaluator.model)]}
+    return dr.Campaign(evaluator, store=folder, trials=3, **own | options)
 
 
-def protected(active):
-    def of(model):
-        ranges = Ranges.fit(model)
-        ranges.active = active
-        return ranges
-
-    return of
-
-
-def replaced(module):
-    return lambda model: setattr(model, "act", module)
+def again(campaign, folder):
+    """A campaign of the same objects, made now."""
+    metrics = {name: metric.function for name, metric in campaign.own_metrics.items()}
+    mitigations = [condition.mitigation for condition in campaign.conditions]
+    options = {"metrics": metrics, "mitigations": mitigations, "trials": 3, "store": folder}
+    return dr.Campaign(campaign.evaluator, errors=[Flip(1e-2)], **options)
 
 
-PLAIN = {}
-SAME = {
-    "again": (PLAIN, PLAIN),
-    "another lambda of the same code": (PLAIN, {"forward": lambda model, batch: model(batch["dense"])}),
-    "a hook, again": ({"change": hooked(2.0)}, {"change": hooked(2.0)}),
-    "a metric, again": ({"metrics": {"mine": metric}}, {"metrics": {"mine": metric}}),
-    "a subclass, again": ({"error": Shifted(1e-2, shift=1)}, {"error": Shifted(1e-2, shift=1)}),
-    "a mitigation, again": ({"mitigation": protected(True)}, {"mitigation": protected(True)}),
-    "the mode": (PLAIN, {"change": lambda model: model.eval()}),
-}
-WEIGHTS = np.ones(5)
-CHANGED = {
-    "another forward=": (PLAIN, {"forward": lambda model, batch: model(batch["dense"]).clamp(max=5.0)}),
-    "an edited forward": (PLAIN, {"cls": Clamped}),
-    "a plain attribute": (PLAIN, {"change": lambda model: setattr(model, "guard", True)}),
-    "ReLU replaced": (PLAIN, {"change": replaced(nn.Hardtanh(0, 1e9))}),
-    "a hook": (PLAIN, {"change": hooked(1.0)}),
-    "another hook": ({"change": hooked(1.0)}, {"change": hooked(1.0 + 1e-9)}),
-    "a tensor that is no buffer": (PLAIN, {"change": lambda model: setattr(model, "mean", torch.ones(2))}),
-    "a metric's array": tuple(
-        {"metrics": {"mine": functools.partial(weighted, weights=weights)}} for weights in (WEIGHTS, WEIGHTS + 1e-12)
+class Mode(torch.overrides.TorchFunctionMode):
+    """Passes every call on."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+def double(module, given, output):
+    return 2 * output
+
+
+# What changes: a function of the campaign and pytest's monkeypatch; and the part that a refusal names.
+CHANGES = {
+    "a hook": (lambda c, patch: patch.setitem(c.evaluator.model.act._forward_hooks, 1, double), "model code"),
+    "an attribute": (lambda c, patch: patch.setitem(vars(c.evaluator.model), "cap", 60), "model code"),
+    "a module": (lambda c, patch: patch.setitem(c.evaluator.model._modules, "act", nn.Hardtanh(0, 9)), "model code"),
+    "a class attribute": (lambda c, patch: patch.setattr(Net, "cap", 60), "model code"),
+    "a method": (
+        lambda c, patch: patch.setattr(Net, "forward", lambda self, x: self.last(self.hidden(x))),
+        "model code",
     ),
-    "a metric's private setting": ({"metrics": {"mine": Counted(1.0)}}, {"metrics": {"mine": Counted(1.0 + 1e-12)}}),
-    "an error model's attribute": ({"error": Shifted(1e-2)}, {"error": Shifted(1e-2, shift=1)}),
-    "a subclass of an error model": (PLAIN, {"error": Shifted(1e-2)}),
-    "a mitigation's attribute": ({"mitigation": protected(True)}, {"mitigation": protected(False)}),
+    "a patched forward": (
+        lambda c, patch: patch.setattr(nn.ReLU, "forward", lambda self, x: x.clamp(0, 9)),
+        "model code",
+    ),
+    "a patched function": (
+        lambda c, patch: patch.setattr(functional, "relu", lambda x, inplace=False: x.clamp(0, 9)),
+        "patched functions",
+    ),
+    "a patched method of tensors": (lambda c, patch: patch.setattr(torch.Tensor, "clamp", lambda x, max: x), "patched"),
+    "NumPy patched": (lambda c, patch: patch.setattr(np, "nan_to_num", lambda x: x), "patched functions"),
+    "a metric's setting": (lambda c, patch: patch.setattr(c.own_metrics["mean"].function, "by", 2.0), "metrics"),
+    "an error model's class": (lambda c, patch: patch.setattr(Flip, "shift", 1), "conditions"),
+    "a protection's attribute": (
+        lambda c, patch: patch.setattr(c.conditions[1].mitigation, "active", False),
+        "mitigations",
+    ),
+    "the seed": (lambda c, patch: patch.setattr(c, "seed", 5), "seed"),
+    "the label": (lambda c, patch: patch.setattr(c, "label", "other"), "protocol"),
+    "the matrix products": (lambda c, patch: torch.set_float32_matmul_precision("medium"), "numerics"),
+    "the default dtype": (lambda c, patch: torch.set_default_dtype(torch.float64), "numerics"),
 }
+OF_THE_OBJECT = ("a hook", "an attribute", "a module")  # which workers get with the model
+NO_CODE = ("the seed", "the label", "the matrix products", "the default dtype")
 
 
-@pytest.mark.parametrize("case", SAME)
-@pytest.mark.filterwarnings("ignore:trials run in this process alone")
-def test_the_same_code_finds_its_store(rows, empty_cache, case):
-    first, second = SAME[case]
-    table = made(rows, **first).run(progress=False)
-    again = made(rows, **second)
-    pd.testing.assert_frame_equal(again.table(), table)
-    pd.testing.assert_frame_equal(again.run(progress=False), table)
+@contextmanager
+def changed(change, campaign):
+    """Makes a change inside the block; yields the part that a refusal names."""
+    how, part = CHANGES[change]
+    with pytest.MonkeyPatch.context() as patch:
+        try:
+            how(campaign, patch)
+            yield part
+        finally:
+            torch.set_float32_matmul_precision("highest")
+            torch.set_default_dtype(torch.float32)
 
 
-@pytest.mark.parametrize("case", CHANGED)
-@pytest.mark.filterwarnings("ignore:trials run in this process alone", "ignore:errors cannot hit mean")
-def test_changed_code_is_another_campaign(rows, empty_cache, case):
-    first, second = CHANGED[case]
-    made(rows, **first).run(progress=False)
-    assert len(made(rows, **first).table()) == 4 and len(made(rows, **second).table()) == 0
+def test_the_same_code_finds_its_store(rows, empty_cache, tmp_path):
+    """Another lambda of the same code, objects made again, and a model in another mode; other code has other folders."""
 
+    def campaign(factor, store=None):
+        torch.manual_seed(0)
+        evaluator = dr.Evaluator(Net(), rows, forward=lambda model, batch: factor * model(batch["dense"]))
+        own = {"metrics": {"mean": Mean()}, "mitigations": [None, Ranges.fit(evaluator.model)]}
+        return dr.Campaign(evaluator, errors=[Flip(1e-2)], trials=4, store=store, **own)
 
-def test_a_helper_of_a_metric_counts(rows, empty_cache, monkeypatch):
-    options = {"metrics": {"mine": metric}}
-    before = made(rows, **options).run(progress=False)
-    with monkeypatch.context() as patch:
-        patch.setitem(SCALE, "by", 2.0)
-        assert len(made(rows, **options).table()) == 0
-        patch.setattr(sys.modules[__name__], "helped", lambda scores: scores.max())
-        assert len(made(rows, **options).table()) == 0
-    pd.testing.assert_frame_equal(made(rows, **options).table(), before)
-
-
-def test_a_refusal_names_the_code(rows, tmp_path):
-    made(rows, store=tmp_path / "s").run(progress=False)
+    table = campaign(1.0).run(progress=False)
+    found = campaign(1.0)
+    found.evaluator.model.eval()
+    pd.testing.assert_frame_equal(found.table(), table)
+    pd.testing.assert_frame_equal(found.run(progress=False), table)
+    assert len(campaign(1.0 + 1e-12).table()) == 0
+    campaign(1.0, tmp_path / "s").run(progress=False)
     with pytest.raises(StoreError, match="they differ in forward code.\n"):
-        made(rows, forward=lambda model, batch: model(batch["dense"]) * 1.0, store=tmp_path / "s")
+        campaign(1.0 + 1e-12, tmp_path / "s")
 
 
 def test_what_has_no_digest_gets_no_default_store(rows, empty_cache, tmp_path):
@@ -195,15 +183,17 @@ def test_what_has_no_digest_gets_no_default_store(rows, empty_cache, tmp_path):
     with pytest.warns(
         UserWarning, match=r"results are not kept, .*forward uses lock \(cannot pickle '_thread.lock'"
     ) as said:
-        campaign = made(rows, forward=forward)
-    assert len(said) == 1 and len(campaign.run(progress=False)) == 4
+        campaign = made(rows, None, forward=forward)
+    assert len(said) == 1 and len(campaign.run(progress=False)) == 6
     folder = campaign.store.folder
+    with pytest.raises(ValueError, match="a shard's results must be kept: pass store="):
+        campaign.run(shard=(0, 2))
     with pytest.warns(UserWarning, match="results are not kept"):
-        assert len(made(rows, forward=forward).table()) == 0
+        assert len(made(rows, None, forward=forward).table()) == 0
     del campaign
     assert not folder.exists()
-    named = made(rows, forward=forward, store=tmp_path / "s")  # no warning: the second net remains
-    pd.testing.assert_frame_equal(named.run(progress=False), made(rows, forward=forward, store=tmp_path / "s").table())
+    named = made(rows, tmp_path / "s", forward=forward)  # no warning: the second net remains
+    pd.testing.assert_frame_equal(named.run(progress=False), made(rows, tmp_path / "s", forward=forward).table())
 
 
 def environment_decides(model, batch):
@@ -211,24 +201,8 @@ def environment_decides(model, batch):
     return torch.where(logits.abs() > float(os.environ.get("DRSROBUST_TEST_LIMIT", "inf")), -logits, logits)
 
 
-def test_the_first_trials_are_computed_again(rows, tmp_path, monkeypatch):
-    """What no digest sees, as an environment variable, shows in the first trial of a condition."""
-    options = {"forward": environment_decides, "store": tmp_path / "s", "seed": 1}
-    table = made(rows, **options).run(progress=False)
-    monkeypatch.setenv("DRSROBUST_TEST_LIMIT", "4")  # golden scores stay
-    changed = made(rows, **options)
-    pd.testing.assert_frame_equal(changed.table(), table)  # readers never compute
-    with pytest.raises(StoreError) as refused:
-        changed.run(progress=False)
-    text = str(refused.value)
-    assert f"{tmp_path / 's'} holds other results" in text and "trial 0 of BitFlip" in text
-    assert str(table["auc"][0]) in text or "logloss" in text
-    monkeypatch.delenv("DRSROBUST_TEST_LIMIT")
-    pd.testing.assert_frame_equal(made(rows, **options).run(progress=False), table)
-
-
 def test_another_machine_is_compared_within_a_tolerance(rows, tmp_path, monkeypatch):
-    options = {"forward": environment_decides, "store": tmp_path / "s", "seed": 1}
+    options = {"forward": environment_decides, "folder": tmp_path / "s", "seed": 1}
     table = made(rows, **options).run(progress=False)
     manifest = json.loads((tmp_path / "s" / "manifest.json").read_text())
     assert manifest["about"]["machine"]["processor"] == machine()["processor"]
@@ -253,85 +227,122 @@ class Drifting(dr.BitFlip):
 def test_a_trial_that_changes_from_run_to_run(rows, tmp_path, monkeypatch):
     """It is not called other code."""
     monkeypatch.setattr("drsrobust.campaign.trial_code.short_digest", lambda *_, **__: "0" * 16)
-    made(rows, error=Drifting(1e-2), store=tmp_path / "s").run(progress=False)
+    made(rows, tmp_path / "s", errors=[Drifting(1e-2)]).run(progress=False)
     with pytest.raises(
         StoreError, match=r"trial 0 of .* is not deterministic: \w+ .*, and .* when it is computed twice here"
     ):
-        made(rows, error=Drifting(1e-2), store=tmp_path / "s").run(progress=False)
+        made(rows, tmp_path / "s", errors=[Drifting(1e-2)]).run(progress=False)
 
 
-@pytest.mark.long
-def test_scripts_find_their_store_from_another_folder_and_after_an_unrelated_edit(empty_cache, tmp_path, warm_python):
-    script = textwrap.dedent("""
-        import sys, torch
-        from torch import nn
-        import drsrobust as dr
-        from my_parts import scaled
-
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.layer = nn.Linear(2, 1)
-            def forward(self, x):
-                return scaled(self.layer(x))
-
-        torch.manual_seed(0)
-        x = torch.randn(200, 2)
-        rows = dr.data.from_batches([{"x": x, "labels": (x.sum(1) > 0).int()}])
-        evaluator = dr.Evaluator(Net(), rows, forward=lambda model, batch: model(batch["x"]))
-        campaign = dr.Campaign(evaluator, errors=[dr.BitFlip(1e-2)], trials=3)
-        print(len(campaign.table()))
+@pytest.mark.parametrize("finished", [False, True])
+def test_code_that_changes_after_the_campaign_was_made_is_refused(rows, tmp_path, finished):
+    """And is another campaign's."""
+    campaign = made(rows, tmp_path / "s")
+    assert again(campaign, tmp_path / "t").store.identity == campaign.store.identity
+    if finished:
         campaign.run(progress=False)
-    """)
-    parts = "def scaled(x):\n    return x * 2\n\ndef unrelated(x):\n    return x\n"
-
-    def run(folder, script=script, parts=parts):
-        place = tmp_path / folder
-        place.mkdir(exist_ok=True)
-        (place / "my_parts.py").write_text(parts)
-        (place / "script.py").write_text(script)
-        done = warm_python.run("script.py", cwd=place)
-        assert done.returncode == 0, done.stderr
-        return int(done.stdout)
-
-    assert run("here") == 0
-    assert run("here") == 3
-    assert run("there", parts="# edited\n\n" + parts.replace("return x\n", "return x + 1\n")) == 3
-    assert run("there", parts=parts.replace("x * 2", "x * 3")) == 0
-    assert Path(empty_cache, "campaigns").is_dir()
+    files = sorted(path.name for path in (tmp_path / "s").glob("*.parquet"))
+    for change in CHANGES:
+        with changed(change, campaign) as part:
+            said = f"{part}.* changed since this Campaign was made, .* make a new Campaign"
+            with pytest.raises(ValueError, match=said):
+                campaign.run(progress=False)
+            assert change in NO_CODE or again(campaign, tmp_path / "t").store.identity != campaign.store.identity
+    assert sorted(path.name for path in (tmp_path / "s").glob("*.parquet")) == files and bool(files) == finished
+    pd.testing.assert_frame_equal(campaign.run(progress=False), made(rows, tmp_path / "t").run(progress=False))
 
 
-@pytest.mark.long
-def test_a_campaign_of_a_file_sees_an_edit_of_the_models_file(empty_cache, tmp_path, warm_python):
-    """`drsrobust campaign` in a new process, before and after the edit."""
-    module = textwrap.dedent("""
-        import torch
-        import drsrobust as dr
+def test_hooks_of_all_modules_and_modes_are_refused_and_another_campaign(rows, empty_cache):
+    campaign = made(rows, None)
+    handle = register_module_forward_hook(lambda module, given, output: output)
+    with pytest.raises(ValueError, match="global hooks changed"):
+        campaign.run(progress=False)
+    hooked = made(rows, None).store.folder
+    handle.remove()
+    with Mode(), pytest.raises(ValueError, match="torch modes changed"):
+        campaign.run(progress=False)
+    with Mode():
+        assert len({made(rows, None).store.folder, hooked, campaign.store.folder}) == 3
+    assert made(rows, None).store.folder == campaign.store.folder
 
-        def make():
-            torch.manual_seed(0)
-            return torch.nn.Linear(2, 1)
 
-        def forward(model, batch):
-            return model(batch["x"])
+def test_what_trials_move_is_no_change(rows, tmp_path):
+    """A forward and a metric that count their calls; shards move them too."""
+    calls = []
 
-        def rows():
-            x = torch.randn(200, 2, generator=torch.Generator().manual_seed(0))
-            return dr.data.from_batches([{"x": x, "labels": (x.sum(1) > 0).int()}])
-    """)
-    (tmp_path / "study.toml").write_text(
-        '[model]\nmake = "edited_parts:make"\nforward = "edited_parts:forward"\n[rows]\nmake = "edited_parts:rows"\n'
-        '[campaign]\nerrors = [{ kind = "BitFlip", ber = [1e-1] }]\ntrials = 5\n'
-    )
+    def counting(model, batch):
+        calls.append(1)
+        return model(batch["dense"])
 
-    def drop(text):
-        (tmp_path / "edited_parts.py").write_text(text)
-        command = [Path(sys.executable).with_name("drsrobust"), "campaign", "study.toml"]
-        done = warm_python.run(*command, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+    def noting(labels, scores, golden_scores, users):
+        calls.append(2)
+        return float(np.nan_to_num(scores).mean())
 
-    first = drop(module)
-    assert drop("# a comment\n" + module) == first
-    changed = drop(module.replace('model(batch["x"])', 'model(batch["x"]).nan_to_num(0.0).clamp(-2, 2)'))
-    assert changed != first
+    campaign = made(rows, tmp_path / "s", forward=counting, metrics={"mean": noting})
+    campaign.run(shard=(0, 2), progress=False)
+    campaign.run(shard=(1, 2), progress=False)
+    table = campaign.run(progress=False)
+    pd.testing.assert_frame_equal(campaign.run(progress=False), table)
+
+
+def test_a_training_campaign_refuses_changed_code(tmp_path, monkeypatch):
+    data = dr.load_dataset("synthetic-movielens", rows=2_000)
+    short = {"warm_up": 2, "evaluate_at": (2,), "when": 0, "settings": dr.training.Settings(batch_size=256)}
+    options = short | {"targets": ["over_mlp"], "errors": dr.SingleBit(3), "trials": 1, "detectors": [GradientNorm()]}
+    campaign = TrainingCampaign("dlrm", data, store=tmp_path / "s", **options)
+    campaign.run(progress=False)
+    for target, name, value, part in (
+        (nn.Linear, "forward", lambda self, x: functional.linear(x, self.weight, self.bias) * 1.5, "model code"),
+        (functional, "linear", lambda x, w, b=None: x @ w.T, "patched functions"),
+        (campaign, "_seed", 3, "seed"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(target, name, value)
+            with pytest.raises(ValueError, match=f"{part} changed since this TrainingCampaign was made"):
+                campaign.run(progress=False)
+    assert len(campaign.run(progress=False)) == 1
+
+
+def test_a_worker_with_other_code_is_refused(rows, tmp_path):
+    """A worker of another process has what it imported: here the change comes between the files and the worker."""
+    campaign = made(rows, tmp_path / "s")
+    names = ("model code", "patched functions", "metrics", "conditions", "mitigations")
+    with campaign._worker_spec(1) as spec:
+        elsewhere = type(spec)(**vars(spec) | {"process": "another:1"})
+        for each in (spec, elsewhere):
+            workers.unpacked(each)
+        for change in [name for name in CHANGES if CHANGES[name][1] in names and name not in OF_THE_OBJECT]:
+            with changed(change, campaign) as part, pytest.raises(RuntimeError) as refused:
+                workers.unpacked(elsewhere)
+            assert "other code than the campaign's: they differ in" in str(refused.value) and part in str(refused.value)
+
+
+def test_a_factory_that_forgets_the_guard_is_refused(rows, tmp_path):
+    model, options = Net(), {"errors": [dr.BitFlip(1e-2)], "trials": 2}
+    with ThreadPoolExecutor(1) as pool:
+        evaluator = dr.Evaluator(model, rows, forward=forward, factory=Net)
+        assert len(dr.Campaign(evaluator, store=tmp_path / "s", **options).run(progress=False, executor=pool)) == 2
+        model.act.register_forward_hook(lambda module, given, output: output.nan_to_num(0.0))
+        evaluator = dr.Evaluator(model, rows, forward=forward, factory=Net)
+        with pytest.raises(RuntimeError, match="differ in model code"):
+            dr.Campaign(evaluator, store=tmp_path / "t", **options).run(progress=False, executor=pool)
+
+
+def test_a_living_worker_computes_with_the_code_of_each_campaign(rows, tmp_path):
+    """Both have one identity, since the view of a dictionary's keys has no digest."""
+
+    def clamped(limit):
+        limits = {limit: 0}.keys()
+        return lambda model, batch: model(batch["dense"]).nan_to_num(0.0).clamp(-max(limits), max(limits))
+
+    options = {"metrics": (), "mitigations": [None], "errors": [dr.BitFlip(5e-2)]}
+    tables, identities = [], set()
+    with ThreadPoolExecutor(1) as pool:
+        for limit in (100, 5):
+            campaign = made(rows, tmp_path / f"pool {limit}", forward=clamped(limit), **options)
+            identities.add(campaign.store.identity)
+            tables.append(campaign.run(progress=False, executor=pool))
+    here = [made(rows, tmp_path / f"here {limit}", forward=clamped(limit), **options) for limit in (100, 5)]
+    for table, campaign in zip(tables, here, strict=True):
+        pd.testing.assert_frame_equal(table, campaign.run(progress=False))
+    assert len(identities) == 1 and not tables[0].equals(tables[1])

@@ -1,19 +1,19 @@
 """Mitigations, explicit conditions, further metrics."""
 
-import json
 from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from drsrobust.campaign import Campaign, StoreError
+from drsrobust.campaign import Campaign
 from drsrobust.campaign.schedule import Chunk
 from drsrobust.campaign.trial import LocalRunner
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, FixedCount, Rows, inject
 from drsrobust.metrics import NAMES
-from drsrobust.mitigation import Detection, Mitigation, NaNGuard
+from drsrobust.mitigation import ECC, Detection, Mitigation, NaNGuard
 from drsrobust.mitigation.base import attached_mitigations
 from drsrobust.statistics.recovery import recovery
 from drsrobust.statistics.summary import summarise
@@ -114,38 +114,11 @@ def test_two_settings_of_one_label(evaluator, tmp_path):
         recovery_vs_ber_data(found)
 
 
-def test_mitigations_are_told_apart_by_identity(evaluator, tmp_path):
-    with pytest.raises(ValueError, match=r"duplicate condition: BitFlip\(.* in 'all' with mitigation 'clamp 2'"):
-        Campaign(evaluator, mitigations=[Clamped(2.0), Clamped(2.0)], **GRID)
-    guard = {"mitigations": [NaNGuard(prior=0.2)], "store": tmp_path / "s"}
-    Campaign(evaluator, **guard, **GRID | {"trials": 1}).run(progress=False)
-    with pytest.raises(
-        StoreError, match="holds the results of another campaign; they differ in conditions, mitigations"
-    ):
-        Campaign(evaluator, **guard | {"mitigations": [NaNGuard(prior=0.3)]}, **GRID)
-    # Equal ones in a list of conditions are one: its golden run is made once.
+def test_equal_mitigations_are_one(evaluator):
+    """Its golden run is made once."""
     listed = [(BitFlip(1e-3), "all", NaNGuard(prior=0.2)), (BitFlip(1e-2), "all", NaNGuard(prior=0.2))]
     one, other = (condition.mitigation for condition in Campaign(evaluator, conditions=listed).conditions)
     assert one is other is listed[0][2]
-
-
-def test_two_targets_of_one_text_are_refused(evaluator):
-    table = next(name for name in dict(evaluator.model.named_parameters()) if "embedding_bags" in name)
-    few, more = Rows(table, [1]), Rows(table, [1, 2])
-    for rows in (few, more):
-        object.__setattr__(rows, "label", "some")
-    with pytest.raises(ValueError, match="two different targets are both named 'Rows.* some.'"):
-        Campaign(evaluator, conditions=[(BitFlip(1e-3), few), (FixedCount(1), more)])
-
-
-def test_a_store_of_another_version(evaluator, tmp_path):
-    Campaign(evaluator, store=tmp_path / "s", **GRID | {"trials": 1}).run(progress=False)
-    manifest = tmp_path / "s" / "manifest.json"
-    written = json.loads(manifest.read_text())
-    written["definition"]["format"] = 3
-    manifest.write_text(json.dumps(written))
-    with pytest.raises(StoreError, match=r"written by another version of drsrobust \(format 3; this one reads \d+\)"):
-        Campaign(evaluator, store=tmp_path / "s", **GRID)
 
 
 def test_an_evaluator_under_a_mitigation_ends_with_its_block(evaluator, trained):
@@ -175,8 +148,6 @@ def test_chunks_take_the_evaluator_of_their_mitigation(evaluator, monkeypatch):
         assert stopped is None and table["mitigation_id"].to_pylist() == [conditions[number].mitigation_id]
         assert not attached_mitigations(evaluator.model)
     assert made == [(low,), (high,)]
-    with pytest.raises(TypeError, match="each of mitigations must be a mitigation or None, got 'clip'"):
-        Campaign(evaluator, mitigations=["clip"], **GRID)
 
 
 def test_explicit_conditions(evaluator, tmp_path):
@@ -194,12 +165,6 @@ def test_explicit_conditions(evaluator, tmp_path):
     ]
     crossed = Campaign(evaluator, errors=[BitFlip(1e-3)], targets=["embedding"], trials=3, store=tmp_path / "t")
     pd.testing.assert_frame_equal(crossed.run(progress=False), table[:3])
-    with pytest.raises(ValueError, match=r"conditions holds 7; each must be \(error model, target\)"):
-        Campaign(evaluator, conditions=[7])
-    with pytest.raises(ValueError, match="pass errors or conditions, not both"):
-        Campaign(evaluator, errors=[BitFlip(0.1)], conditions=listed)
-    with pytest.raises(ValueError, match="conditions is empty"):
-        Campaign(evaluator, conditions=[])
 
 
 def test_a_list_in_the_axis_of_targets_is_a_union(evaluator, tmp_path):
@@ -209,8 +174,6 @@ def test_a_list_in_the_axis_of_targets_is_a_union(evaluator, tmp_path):
     assert table["target"].drop_duplicates().tolist() == ["all", "embedding | over_mlp"]
     campaign = Campaign(evaluator, conditions=[(FixedCount(200), union)], trials=2, store=tmp_path / "t")
     pd.testing.assert_frame_equal(campaign.run(progress=False), table[2:].reset_index(drop=True))
-    with pytest.raises(ValueError, match="duplicate"):
-        Campaign(evaluator, **grid, targets=[union, union[::-1]])
 
 
 def test_metrics(evaluator, trained, tmp_path):
@@ -222,23 +185,14 @@ def test_metrics(evaluator, trained, tmp_path):
         full = evaluator.run()
         assert [full.metric(name) for name in NAMES] == table.loc[4, list(NAMES)].tolist()
     assert runner.summary(metrics=("auc", "ndcg"))["ndcg_low"].iloc[0] < table["ndcg"].mean()
-    with pytest.raises(ValueError, match="unknown metric 'ndgc'; did you mean 'ndcg'"):
-        Campaign(evaluator, metrics=["ndgc"], **GRID)
 
 
 def test_metrics_of_users_are_null_without_users(evaluator, trained, data, tmp_path):
-    from dataclasses import replace
-
     anonymous = Evaluator(trained, replace(data.test, users=None))
     with pytest.warns(UserWarning, match="^ndcg: no value on these rows"):
         campaign = Campaign(anonymous, metrics=["ndcg", "decision_changed"], store=tmp_path / "s", **GRID)
     table = campaign.run(progress=False)
     assert table["ndcg"].isna().all() and table["decision_changed"].notna().all()
-
-
-def test_no_trials(evaluator):
-    with pytest.raises(ValueError, match="trials must be at least 1, got 0"):
-        Campaign(evaluator, errors=[BitFlip(0.1)], trials=0)
 
 
 def test_one_error_per_trial_costs_few_rows(evaluator, tmp_path):
@@ -250,8 +204,6 @@ def test_one_error_per_trial_costs_few_rows(evaluator, tmp_path):
 
 def test_what_memory_noticed_is_in_the_table(evaluator, tmp_path):
     """A code in memory tells what it corrected; together with a watch on the computation."""
-    from drsrobust.mitigation import ECC
-
     grid = {"errors": [FixedCount(0), FixedCount(1)], "targets": ["embedding"], "trials": 5}
     ecc = ECC(uncorrectable="zero")
     table = Campaign(evaluator, mitigations=[ecc, ecc + Clamped(1e3)], store=tmp_path / "s", **grid).run(progress=False)
@@ -262,7 +214,7 @@ def test_what_memory_noticed_is_in_the_table(evaluator, tmp_path):
     assert (one["auc"] == evaluator.golden.auc).all() and (one["rows_reached"] == 0).all()
 
 
-def test_a_judge_without_the_mitigation_runs_in_full(evaluator, trained):
+def test_an_evaluator_without_the_mitigation_runs_in_full(evaluator, trained):
     """Its golden scores are those of the unprotected model: rows that no error reaches have others now."""
     with inject(trained, FixedCount(1), "embedding", seed=1, mitigation=Clamped(0.05)) as error_map:
         full, quick = evaluator.run(), evaluator.rerun(error_map)
@@ -270,13 +222,12 @@ def test_a_judge_without_the_mitigation_runs_in_full(evaluator, trained):
     assert np.abs(full.scores).max() == np.float32(0.05) < np.abs(evaluator.golden.scores).max()
 
 
-def test_one_object_is_an_axis_of_one(evaluator, tmp_path):
-    rows = Rows("movie", range(100))
-    lists = {"errors": [BitFlip(1e-4)], "targets": [rows], "mitigations": [NaNGuard(value=0.0)]}
-    whole = Campaign(evaluator, **lists, trials=2, store=tmp_path / "a").run(progress=False)
-    single = {name: one for name, (one,) in lists.items()}
-    found = Campaign(evaluator, **single, trials=2, store=tmp_path / "b").run(progress=False)
-    assert found.equals(whole) and len(found) == 2
-    assert (
-        len(Campaign(evaluator, errors=BitFlip(1e-4), mitigations=None, trials=2, store=tmp_path / "c").conditions) == 1
-    )
+def test_one_object_is_an_axis_of_one_and_iterators_are_not_used_up(evaluator):
+    flips, rows, guard = [BitFlip(1e-4), BitFlip(1e-3)], Rows("movie", range(100)), NaNGuard(value=0.0)
+    listed = Campaign(evaluator, errors=flips, targets=[rows], mitigations=[guard])
+    for one in (
+        Campaign(evaluator, errors=iter(flips), targets=rows, mitigations=guard),
+        Campaign(evaluator, errors=flips, targets=(target for target in [rows]), mitigations=iter([guard])),
+    ):
+        assert one.store.identity == listed.store.identity and len(one.conditions) == 2
+    assert len(Campaign(evaluator, errors=BitFlip(1e-4), mitigations=None).conditions) == 1

@@ -73,13 +73,6 @@ def test_a_metric_that_fails_ends_the_campaign_before_any_trial(evaluator, tmp_p
     assert not (tmp_path / "s").exists()
 
 
-def test_names_that_are_taken(evaluator):
-    with pytest.raises(ValueError, match="auc"):
-        dr.Campaign(evaluator, metrics={"auc": mean_score}, **errors())
-    with pytest.raises(ValueError, match="'ndgc'.*'ndcg'"):
-        dr.Campaign(evaluator, metrics=["ndgc"], **errors())
-
-
 @pytest.mark.long
 def test_workers_compute_what_they_can_import(evaluator, tmp_path):
     grid = {"metrics": {"mean_score": mean_score}, **errors()}

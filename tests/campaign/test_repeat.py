@@ -1,5 +1,7 @@
-"""Which stored trials are computed again, and what other code they show that no digest sees."""
+"""Which stored trials are computed again, and what other code they show that no digest sees; and probes of targets whose trials
+reach no row."""
 
+import json
 import os
 
 import pandas as pd
@@ -11,6 +13,7 @@ from torch import nn
 import drsrobust as dr
 from drsrobust.campaign.repeat import HARM, trials_to_repeat
 from drsrobust.campaign.store import StoreError
+from drsrobust.evaluation import evaluator as evaluators
 
 
 class Net(nn.Module):
@@ -52,17 +55,22 @@ def rows():
     return dr.data.from_batches([{"x": x, "labels": (x.sum(dim=1) > 0).int()}])
 
 
-def made(rows, folder, forward):
-    evaluator = dr.Evaluator(Net(), rows, forward=forward)
-    return dr.Campaign(evaluator, errors=[dr.BitFlip(2e-5)], trials=120, seed=20, store=folder)
+def made(rows, folder, forward=read_from_a_file, model=None, error=None):
+    evaluator = dr.Evaluator(model or Net(), rows, forward=forward)
+    return dr.Campaign(evaluator, errors=[error or dr.BitFlip(2e-5)], trials=120, seed=20, store=folder)
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    path = tmp_path / "limit.txt"
+    path.write_text("1e9")
+    monkeypatch.setenv("DRSROBUST_TEST_FILE", str(path))
+    return path
 
 
 @pytest.mark.parametrize("forward", [chosen_by_name, read_from_a_file])
-def test_other_code_at_a_low_rate_is_refused(rows, tmp_path, monkeypatch, forward):
+def test_other_code_at_a_low_rate_is_refused(rows, file, tmp_path, monkeypatch, forward):
     """The first trial has no error at all, and would agree."""
-    file = tmp_path / "limit.txt"
-    file.write_text("1e9")
-    monkeypatch.setenv("DRSROBUST_TEST_FILE", str(file))
     table = made(rows, tmp_path / "s", forward).run(progress=False)
     assert table["bits_flipped"][0] == 0 and (table["auc_drop"] > 1e-3).any()
     pd.testing.assert_frame_equal(made(rows, tmp_path / "s", forward).run(progress=False), table)
@@ -117,3 +125,35 @@ def test_the_trials_that_tell_most(case):
 def test_a_metric_counts_where_there_is_no_auc():
     trials = [(0, n, "ok", None, None, 9, value) for n, value in enumerate((0.5, 0.5, 0.1, 0.5, 0.6))]
     assert trials_to_repeat(stored(*trials, metric=["ndcg"])) == {0: [0, 2]}
+
+
+def test_a_guard_that_no_stored_trial_shows_is_refused(rows, file, tmp_path):
+    rare = {"error": dr.BitFlip(1e-12)}
+    table = made(rows, tmp_path / "s", **rare).run(workers=1, progress=False)
+    assert (table["rows_reached"] == 0).all()
+    assert made(rows, tmp_path / "s", **rare).run(workers=1, progress=False).equals(table)
+    file.write_text("9")
+    with pytest.raises(StoreError, match="a probe of all under none"):
+        made(rows, tmp_path / "s", **rare).run(workers=1, progress=False)
+    file.write_text("1e9")
+    assert made(rows, tmp_path / "s", **rare).run(workers=1, progress=False).equals(table)
+
+
+def test_tensors_are_probed_once_for_a_store(rows, file, tmp_path, monkeypatch):
+    """And targets whose trials reach rows never."""
+    probes = tmp_path / "s" / "probes.json"
+    made(rows, tmp_path / "s", error=dr.FixedCount(5)).run(workers=1, progress=False)
+    assert json.loads(probes.read_text())["targets"] == {}
+    monkeypatch.setattr(evaluators, "probe_tensors", lambda *_, **__: pytest.fail("they were probed again"))
+    made(rows, tmp_path / "s", error=dr.FixedCount(5)).run(workers=1, progress=False)
+    probes.write_text("{")  # what cannot be read is made again
+    with pytest.raises(pytest.fail.Exception):
+        made(rows, tmp_path / "s", error=dr.FixedCount(5)).run(workers=1, progress=False)
+
+
+def test_targeted_tensors_that_no_batch_reads_are_named(rows, file, tmp_path):
+    model = Net()
+    model.training_head = nn.Linear(16, 1)
+    with pytest.warns(UserWarning, match=r"no batch reads training_head.bias, training_head.weight, and no score"):
+        table = made(rows, tmp_path / "s", model=model, error=dr.FixedCount(5)).run(workers=1, progress=False)
+    assert len(table) == 120

@@ -1,4 +1,4 @@
-"""Campaigns whose trials are drawn by the number of critical flips."""
+"""Campaigns whose trials are drawn by the number of critical flips; and parts of the bits that can be drawn one by one."""
 
 import logging
 import re
@@ -6,11 +6,13 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from torch import nn
 
 import drsrobust as dr
-from drsrobust.campaign import Campaign
+from drsrobust.campaign import Campaign, bit_partition
 from drsrobust.evaluation import Evaluator
-from drsrobust.injection import BitFlip, Rows, SingleBit, resolve
+from drsrobust.injection import BitFlip, FixedCount, Rows, inject, resolve
 from drsrobust.injection.critical_bits import CriticalBits, count_probability, masks_in
 from drsrobust.mitigation import ECC, NaNGuard
 from drsrobust.statistics.recovery import recovery
@@ -25,11 +27,13 @@ def campaign(evaluator, folder, rates=RATES, **options):
     return Campaign(evaluator, store=folder, **options)
 
 
+def run(*arguments, **options):
+    return campaign(*arguments, **options).run(progress=False, workers=1)
+
+
 @pytest.fixture(scope="module")
 def table(trained, data, tmp_path_factory):
-    return campaign(Evaluator(trained, data.test), tmp_path_factory.mktemp("stratified") / "s").run(
-        progress=False, workers=1
-    )
+    return run(Evaluator(trained, data.test), tmp_path_factory.mktemp("stratified") / "s")
 
 
 def test_weights_are_probabilities(evaluator, table):
@@ -92,7 +96,7 @@ def test_trials_are_maps_with_so_many_critical_flips(evaluator, table):
 
 @pytest.mark.long
 def test_one_process_several_and_more_trials(evaluator, table, tmp_path):
-    campaign(evaluator, tmp_path / "s", trials=9).run(progress=False, workers=1)
+    run(evaluator, tmp_path / "s", trials=9)
     runner = campaign(evaluator, tmp_path / "s")
     pd.testing.assert_frame_equal(runner.run(progress=False, workers=2), table, check_exact=True)
     assert set(runner.timings()["stratum"]) == set(runner.errors()["stratum"]) == set(table["stratum"])
@@ -101,8 +105,8 @@ def test_one_process_several_and_more_trials(evaluator, table, tmp_path):
 @pytest.mark.long
 def test_the_mean_is_that_of_plain_maps(evaluator, tmp_path):
     """1,000 plain maps at a rate where every second one holds a critical flip."""
-    plain = campaign(evaluator, tmp_path / "p", [1e-4], sampling="plain", trials=1000).run(progress=False, workers=1)
-    drawn = campaign(evaluator, tmp_path / "s", [1e-4], trials=300).run(progress=False, workers=1)
+    plain = run(evaluator, tmp_path / "p", [1e-4], sampling="plain", trials=1000)
+    drawn = run(evaluator, tmp_path / "s", [1e-4], trials=300)
     one, other = (summarise(t).iloc[0] for t in (plain, drawn))
     error = (
         np.hypot(*(each["auc_maps_high"] - each["auc_maps_low"] for each in (one, other))) / 2
@@ -112,9 +116,7 @@ def test_the_mean_is_that_of_plain_maps(evaluator, tmp_path):
 
 
 def test_mitigations_share_maps(evaluator, tmp_path):
-    table = campaign(evaluator, tmp_path / "s", [1e-4], mitigations=[None, NaNGuard(0.5)]).run(
-        progress=False, workers=1
-    )
+    table = run(evaluator, tmp_path / "s", [1e-4], mitigations=[None, NaNGuard(0.5)])
     groups = [group[["seed", "stratum", "weight"]].reset_index(drop=True) for _, group in table.groupby("mitigation")]
     pd.testing.assert_frame_equal(*groups)
     assert recovery(table)["n"].tolist() == [24]
@@ -122,95 +124,50 @@ def test_mitigations_share_maps(evaluator, tmp_path):
 
 def test_plain_maps_where_the_memory_side_removes_critical_flips(evaluator, tmp_path):
     """SECDED corrects single flips, so their number decides nothing; its interval has a width."""
-    table = campaign(evaluator, tmp_path / "s", [1e-5], mitigations=[None, ECC()]).run(progress=False, workers=1)
+    table = run(evaluator, tmp_path / "s", [1e-5], mitigations=[None, ECC()])
     assert set(table["stratum"]) == {"all"} and recovery(table)["n"].tolist() == [24]
     row = summarise(table).set_index("mitigation").drop("none").iloc[0]
     assert row["auc_drop_low"] < row["auc_drop_high"] and row["auc_drop_bound"] > row["auc_drop"]
 
 
-def test_what_cannot_be_stratified_is_refused(evaluator, tmp_path):
-    with pytest.raises(ValueError, match=r"BitFlip\(ber=1e-06\) in Rows.*: the target has no critical bits"):
-        campaign(evaluator, tmp_path / "s", [1e-6], targets=[Rows("user", range(5))])
-    with pytest.raises(TypeError, match=r"is for error models that have strata.*; SingleBit\(bit=30\) in .* has"):
-        campaign(evaluator, tmp_path / "s", errors=[SingleBit(30)])
-    with pytest.raises(ValueError, match="unknown sampling 'strata'; did you mean 'stratified'"):
-        campaign(evaluator, tmp_path / "s", sampling="strata")
-    with pytest.raises(ValueError, match="errors may hit only some of these bits"):
-        campaign(evaluator, tmp_path / "s", errors=[BitFlip(1e-6, bits=(30,))], sampling=CriticalBits((29, 30)))
+def test_critical_bits_of_large_tables_and_of_unions(evaluator, tmp_path):
     whole = campaign(evaluator, tmp_path / "w", [1e-6], targets=["embedding"], sampling=CriticalBits(table_rows=10**9))
     assert {condition.stratum.name for condition in whole.conditions} > {"0, others 0"}
     rows = campaign(evaluator, tmp_path / "r", [1e-6], targets=[Rows("user", range(5)) | "over_mlp"])
     assert rows.conditions[0].stratum.probability > 0.95
-
-
-def test_refused_counts():
-    for count in (-1, 1.5, True, "+", "two", "-1+"):
-        with pytest.raises(ValueError, match="critical must be "):
-            BitFlip(1e-6, critical=count)
-    with pytest.raises(ValueError, match="table_rows must be at least 0, got -1"):
-        CriticalBits(table_rows=-1)
     assert BitFlip(1e-6, critical_bits=CriticalBits((30,))) == BitFlip(1e-6)
-
-
-def test_more_flips_than_bits_and_flips_that_never_come(evaluator):
-    with (
-        pytest.raises(ValueError, match="critical is 10000000; the target has"),
-        dr.inject(evaluator.model, BitFlip(1e-6, critical=10**7), seed=0),
-    ):
-        pass
-    with (
-        pytest.raises(ValueError, match=r"critical is '1\+', which has no probability at ber 0"),
-        dr.inject(evaluator.model, BitFlip(0.0, critical="1+"), seed=0),
-    ):
-        pass
 
 
 @pytest.mark.long
 def test_memory_faults_are_drawn_by_chip(evaluator, tmp_path):
     errors = [dr.MemoryFault(mode) for mode in ("bit", "bank")]
-    options = {"errors": errors, "mitigations": [None, ECC()], "trials": 100, "sampling": "stratified"}
-    table = Campaign(evaluator, store=tmp_path / "s", **options).run(progress=False, workers=1)
+    table = run(evaluator, tmp_path / "s", errors=errors, mitigations=[None, ECC()], trials=100)
     assert table["error_mode"].unique().tolist() == ["bit", "bank"]
     weights = table.groupby(["error_mode", "mitigation", "stratum"])["weight"].sum()
-    assert weights["bank"].groupby("stratum").unique().map(
-        lambda found: [round(18 * one, 9) for one in found]
-    ).to_dict() == {
-        "mantissa chips": [10],
-        "exponent chips": [6],
-        "check chips": [2],
-    }
+    chips = {"mantissa chips": 10 / 18, "exponent chips": 6 / 18, "check chips": 2 / 18}
+    assert weights["bank", "none"].to_dict() == pytest.approx(chips)
     space = resolve(evaluator.model, "all")
     parts, bits = CriticalBits().parts(space), 72 * MemoryFault("bit").places(space)["word"]
     critical, others = parts.critical.bits / bits, parts.others.bits / bits
-    assert weights["bit", "none"].to_dict() == pytest.approx(
-        {
-            "mantissa chips, not critical": 10 / 18,
-            "exponent chips, not critical": 6 / 18 - critical - others,
-            "check chips": 2 / 18,
-            "other bits of sign and exponent": others,
-            "critical bits": critical,
-            "pilot, others 64": 0.0,
-            "pilot, mild 64": 0.0,
-        }
-    )
+    expected = {
+        "mantissa chips, not critical": 10 / 18,
+        "exponent chips, not critical": 6 / 18 - critical - others,
+        "check chips": 2 / 18,
+        "other bits of sign and exponent": others,
+        "critical bits": critical,
+    }
+    assert weights["bit", "none"][lambda found: found > 0].to_dict() == pytest.approx(expected)
     bank = table[(table["error_mode"] == "bank") & (table["mitigation"] == "none")].set_index("stratum")
     assert bank.loc["exponent chips", "auc_drop"].mean() > 0.01 > bank.loc["mantissa chips", "auc_drop"].mean()
     assert (bank.loc["check chips", "bits_flipped"] == 0).all()
     behind = table[(table["error_mode"] == "bank") & (table["mitigation"] != "none")].set_index("stratum")
     assert behind.loc["check chips", "bits_left"].sum() > 0  # miscorrected into data
-    plain = options | {"mitigations": [None], "sampling": "plain", "trials": 600, "errors": errors[1:]}
-    plain = summarise(Campaign(evaluator, store=tmp_path / "p", **plain).run(progress=False, workers=1)).iloc[0]
-    strata = summarise(table).iloc[2]
-    assert abs(plain["auc_drop"] - strata["auc_drop"]) < plain["auc_drop_high"] - plain["auc_drop_low"]
 
 
 @pytest.mark.long
 def test_the_loss_of_one_wrong_bit_is_that_of_single_flips(evaluator, tmp_path):
     """Figures 12 and 13: with strata of chips alone about one trial in a thousand hits a critical bit."""
-    options = {"trials": 200, "sampling": "stratified", "seed": 3}
-    table = Campaign(evaluator, errors=[MemoryFault("bit")], store=tmp_path / "s", **options).run(
-        progress=False, workers=1
-    )
+    table = run(evaluator, tmp_path / "s", errors=[MemoryFault("bit")], trials=200, seed=3)
     space = resolve(evaluator.model, "all")
     critical = CriticalBits().among(space)
     flips = BitFlip(0.0, critical=1)  # one flip of a critical bit, which makes nearly all of the loss
@@ -222,3 +179,40 @@ def test_the_loss_of_one_wrong_bit_is_that_of_single_flips(evaluator, tmp_path):
     row = summarise(table).iloc[0]
     assert row["auc_drop_low"] < expected < row["auc_drop_high"] < 3 * expected
     assert (table["stratum"] == "critical bits").sum() >= 90
+
+
+class Mixed(nn.Module):
+    """Components of one and of two formats."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(6, 4, dtype=torch.float16)
+        self.over = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1).to(torch.bfloat16))
+
+
+@pytest.mark.parametrize("target", ["all", "everything", "over", "*.weight", Rows("embedding.weight", [1, 4])])
+def test_parts_can_be_drawn(target):
+    """Sizes add up to all bits, and a trial of each part hits it and nothing else."""
+    model = Mixed()
+    found, whole = bit_partition(model, target), resolve(model, target)
+    assert found["eligible"].sum() == whole.bits and found["weight"].sum() == pytest.approx(1)
+    assert not found.duplicated(["component", "format", "bit_class"]).any()
+    positions = set()
+    for row in found.itertuples():
+        error = FixedCount(1, bits=row.bits)
+        space = error.eligible(resolve(model, row.target))
+        assert space.bits == row.eligible and {tensor.component for tensor in space.tensors} == {row.component}
+        tensor, word, bit = space.locate(np.arange(space.bits))
+        positions |= {(space.tensors[t].name, w, b) for t, w, b in zip(tensor, word, bit, strict=True)}
+        with inject(model, error, row.target, seed=3) as error_map:
+            assert error_map.bits == 1
+    assert len(positions) == whole.bits
+
+
+def test_parts_of_a_recommender(trained):
+    found = bit_partition(trained)
+    assert set(found["component"]) == {"embedding", "dense_mlp", "over_mlp"} and set(found["format"]) == {"float32"}
+    assert (found["target"] == found["component"]).all() and len(found) == 15
+    assert found.groupby("component")["weight"].sum()["embedding"] == pytest.approx(
+        resolve(trained, "embedding").bits / resolve(trained).bits
+    )

@@ -1,11 +1,15 @@
-"""Which trials are next: each once, in order, whatever is given back, found in a store or left to other shards."""
+"""Which trials are next: each once, in order, whatever is given back, found in a store or left to other shards; and what a
+person sees of a running campaign."""
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from drsrobust.campaign import Campaign
+from drsrobust.campaign.progress import CampaignProgress
 from drsrobust.campaign.schedule import LONGEST_CHUNK, SHORTEST_CHUNK, Chunk, Schedule, chunk_seconds
 from drsrobust.campaign.shards import Shard
+from drsrobust.injection import BitFlip
 
 
 def finished(condition, trials, seconds=1.0):
@@ -85,3 +89,26 @@ def test_the_time_left_is_of_missing_trials():
     assert schedule.seconds_left() == 6 * 2 + 10 * 2 and schedule.seconds_per_trial() == 2
     schedule.add(finished(1, [0], seconds=1.0))
     assert schedule.seconds_left() == 6 * 2 + 9 * 1 and schedule.seconds_since() == 1
+
+
+def test_conditions_and_time_left(monkeypatch):
+    monkeypatch.setattr("drsrobust._progress.sys.stderr.isatty", lambda: True, raising=False)
+    schedule = Schedule([[0], [1]], 32)
+    schedule.add(finished(0, []))
+    report = CampaignProgress(schedule, "dlrm", 2)
+    assert report.text(0.0) == "0/2 conditions"
+    schedule.add(finished(0, range(20), seconds=2.0))
+    # 12 trials of this condition and 32 of the other, of 2 s each; 20 trials took 20 s: two workers
+    assert report.text(20.0).split(", ") == ["0/2 conditions", "1 trials/s", "0:44 left"]
+    schedule.add(finished(0, range(20, 32), seconds=2.0))
+    schedule.add(finished(1, range(32), seconds=2.0))
+    assert report.text(32.0).startswith("2/2 conditions") and report.text(32.0).endswith("0:00 left")
+
+
+def test_a_batch_run_is_quiet(evaluator, tmp_path, monkeypatch, capsys):
+    """Under papermill a line every half minute at most; with progress=False nothing at all."""
+    monkeypatch.setenv("DRSROBUST_BATCH", "1")
+    Campaign(evaluator, errors=[BitFlip(1e-3)], trials=40, store=tmp_path / "s").run()
+    assert capsys.readouterr().err.count("\r") <= 3
+    Campaign(evaluator, errors=[BitFlip(1e-3)], trials=40, store=tmp_path / "t").run(progress=False)
+    assert capsys.readouterr().err == ""

@@ -4,7 +4,6 @@ import torch
 from torch import nn
 
 from drsrobust.campaign import trial
-from drsrobust.campaign.table import BIT_COUNT
 from drsrobust.campaign.trial import audit, count_bits, errors_by_bit
 from drsrobust.injection import Activations, BitFlip, FixedCount, Inputs, SingleBit, inject, resolve
 
@@ -26,19 +25,6 @@ def test_as_the_map_counts(model, few, monkeypatch):
         by_bit, by_tensor = np.bincount(bit, count, 64), np.bincount(tensor, count, len(error_map.targets))
         assert {k: n for k, n in enumerate(by_bit) if n} == error_map.counts("bit").to_dict()
         assert dict(zip(error_map.targets, by_tensor, strict=True)) == error_map.counts("tensor").to_dict()
-
-
-def test_entries_of_the_column(model):
-    error_map = BitFlip(1e-2).sample(resolve(model), seed=3)
-    found = audit(error_map)
-    assert found.type == BIT_COUNT and not found.null_count
-    tensor, bit, count = errors_by_bit(error_map)
-    components = {entry.name: entry.component for entry in error_map.fingerprint}
-    for entry, *expected in zip(found.to_pylist(), tensor, bit, count, strict=True):
-        name = error_map.targets[expected[0]]
-        assert entry == {"component": components[name], "tensor": name, "bit": expected[1], "count": expected[2]}
-    nothing = audit(BitFlip(0.0).sample(resolve(model), seed=3))
-    assert len(nothing) == 0 and nothing.type == BIT_COUNT
 
 
 def test_transient_errors(model):

@@ -5,10 +5,9 @@ import os
 import signal
 import threading
 import time
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from queue import SimpleQueue
 from types import SimpleNamespace
 
 import pandas as pd
@@ -18,6 +17,7 @@ from torch import nn
 
 from drsrobust.campaign import Campaign, NotPicklable, WorkersDied
 from drsrobust.campaign import workers as running
+from drsrobust.campaign.progress import CampaignProgress
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, FixedCount, Inputs, Rows, SingleBit
 
@@ -41,10 +41,6 @@ def expected(evaluator, tmp_path):
 
 def same(table, expected):
     pd.testing.assert_frame_equal(table, expected, check_exact=True)
-
-
-def pool(workers):
-    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
 
 
 def test_processes(evaluator, expected, tmp_path):
@@ -113,33 +109,6 @@ def _die(order, work):
     os._exit(1)
 
 
-@pytest.mark.long
-def test_dask_with_a_killed_worker(evaluator, expected, tmp_path):
-    dask = pytest.importorskip("dask")
-    # Read at the import: workers are forked from the process that has imported PyTorch for the other tests.
-    dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
-    distributed = pytest.importorskip("distributed")
-    dask.config.set({"distributed.admin.tick.limit": "60s", "distributed.worker.memory.terminate": False})
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
-        ) as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        pids = list(client.run(os.getpid).values())
-
-        def kill():
-            while not list((tmp_path / "s").glob("*.parquet")):
-                time.sleep(0.02)
-            os.kill(pids[0], signal.SIGKILL)
-
-        assassin = threading.Thread(target=kill)
-        assassin.start()
-        same(campaign(evaluator, tmp_path / "s").run(progress=False, executor=client.get_executor()), expected)
-        assassin.join()
-        assert pids[0] not in client.run(os.getpid).values()
-
-
 def test_how_many_workers_an_executor_has():
     nthreads = {"tcp://a": 2, "tcp://b": 1}
     client = SimpleNamespace(nthreads=lambda: nthreads)
@@ -151,50 +120,15 @@ def test_how_many_workers_an_executor_has():
     assert running._workers_of(SimpleNamespace(num_workers=5)) == 5  # MPI
 
 
-def test_an_executor_is_given_two_chunks_a_worker(evaluator, tmp_path, monkeypatch):
-    """As many as `workers=` says, and as there are when more have come."""
-    submitted, in_work = [], []
-
-    class WhenWaitedFor:
-        def submit(self, function, *arguments):
-            submitted.append((Future(), function, arguments))
-            return submitted[-1][0]
-
-    class Ended(SimpleQueue):
-        """Computes the chunk submitted first when the campaign waits: no thread's speed decides how many are in work."""
-
-        def get(self, timeout):
-            in_work.append(len(submitted))
-            future, function, arguments = submitted.pop(0)
-            future.set_result(function(*arguments))
-            return super().get()
-
-    monkeypatch.setattr(running, "SimpleQueue", Ended)
-    monkeypatch.setattr(running, "ASK_SECONDS", -1)  # asks every time
-    monkeypatch.setattr(running, "chunk_size", lambda *_: 1)
-    campaign(evaluator, tmp_path / "s", targets=["all"]).run(progress=False, executor=WhenWaitedFor(), workers=3)
-    assert in_work[0] == max(in_work) == 6
-    in_work.clear()
-    workers = iter([1, 1, 4])
-    monkeypatch.setattr(running, "_workers_of", lambda executor: next(workers, 4))
-    campaign(evaluator, tmp_path / "t", targets=["all"]).run(progress=False, executor=WhenWaitedFor())
-    assert in_work[:3] == [2, 2, 8] and max(in_work) == 8
-
-
 class Tower(nn.Module):
     """A user's own model, in a module that workers can import."""
 
     def __init__(self, features, width=8):
         super().__init__()
-        self.tables = nn.ModuleDict({f.name: nn.EmbeddingBag(f.cardinality, width, mode="mean") for f in features})
-        self.top = nn.Linear(width * len(features), 1)
+        self.hidden, self.top = nn.Linear(features, width), nn.Linear(width, 1)
 
     def forward(self, dense_features, sparse_features):
-        found = [
-            table(sparse_features[name].values(), sparse_features[name].offsets()[:-1])
-            for name, table in self.tables.items()
-        ]
-        return self.top(torch.cat(found, dim=1))
+        return self.top(self.hidden(dense_features).relu())
 
 
 class Unpicklable(Tower):
@@ -207,20 +141,20 @@ class Unpicklable(Tower):
 
 def test_a_foreign_model(data, tmp_path):
     torch.manual_seed(0)
-    model = Tower(data.schema.features)
+    model = Tower(len(data.schema.dense))
     grid = {"errors": [BitFlip(1e-3)], "targets": ["all", "top"], "trials": 6}
     alone = Evaluator(model, data.test)
     expected = Campaign(alone, store=tmp_path / "one", **grid).run(progress=False)
     same(Campaign(alone, store=tmp_path / "two", **grid).run(progress=False, workers=2), expected)
-    locked = Unpicklable(data.schema.features)
+    locked = Unpicklable(len(data.schema.dense))
     locked.load_state_dict(model.state_dict())
     with pytest.raises(NotPicklable, match=r"workers cannot make this Unpicklable \(.*lock.*\); pass a function that"):
         Campaign(Evaluator(locked, data.test), store=tmp_path / "s", **grid).run(progress=False, workers=2)
-    evaluator = Evaluator(locked, data.test, factory=partial(Unpicklable, data.schema.features))
+    evaluator = Evaluator(locked, data.test, factory=partial(Unpicklable, len(data.schema.dense)))
     found = Campaign(evaluator, store=tmp_path / "s", **grid).run(progress=False, workers=2)
     same(found, Campaign(evaluator, store=tmp_path / "three", **grid).run(progress=False, workers=1))
     for factory, said in (
-        (partial(Tower, data.schema.features, width=4), "the factory made another model: tables.* should be"),
+        (partial(Tower, len(data.schema.dense), width=4), "the factory made another model: hidden.* should be"),
         (partial(nn.Linear, 3, 3), "the factory made another model: tensors .* are not in both"),
     ):
         wrong = Evaluator(model, data.test, factory=factory)
@@ -228,35 +162,33 @@ def test_a_foreign_model(data, tmp_path):
             Campaign(wrong, store=tmp_path / "t", **grid).run(progress=False, executor=executor)
 
 
+@pytest.fixture
+def hurried(monkeypatch):
+    """As if a minute of work were left after a moment."""
+    monkeypatch.setattr("drsrobust.campaign.stored_trials.MIN_SECONDS_FOR_PROCESSES", 0.0)
+    monkeypatch.setattr("drsrobust.campaign.trial.TRIED", 0.05)
+    monkeypatch.setattr("drsrobust.campaign.schedule.SHORTEST_CHUNK", 0.02)
+    monkeypatch.setattr("drsrobust.campaign.stored_trials.cores", lambda: 2)
+
+
 @pytest.mark.long
-def test_long_campaigns_move_to_processes(evaluator, expected, tmp_path, monkeypatch):
-    """As if a minute of work were left after a moment: the rest is computed by as many processes as there are cores."""
-    moved = []
-    real = running.run_in_processes
+def test_long_campaigns_move_to_processes(evaluator, expected, tmp_path, monkeypatch, hurried):
+    """The rest is computed by as many processes as there are cores."""
+    moved, real = [], running.run_in_processes
 
     def noted(schedule, order, workers, finished, progress):
         moved.append((workers, schedule.computed))
         real(schedule, order, workers, finished, progress)
 
-    monkeypatch.setattr("drsrobust.campaign.stored_trials.MIN_SECONDS_FOR_PROCESSES", 0.0)
-    monkeypatch.setattr("drsrobust.campaign.trial.TRIED", 0.05)
-    monkeypatch.setattr("drsrobust.campaign.schedule.SHORTEST_CHUNK", 0.02)
     monkeypatch.setattr("drsrobust.campaign.stored_trials.run_in_processes", noted)
-    monkeypatch.setattr("drsrobust.campaign.stored_trials.cores", lambda: 2)
     same(campaign(evaluator, tmp_path / "s").run(progress=False), expected)
     assert len(moved) == 1 and moved[0][0] == 2 and 0 < moved[0][1] < len(expected)
 
 
-def test_a_model_that_cannot_move_stays_and_says_so(data, tmp_path, monkeypatch):
-    torch.manual_seed(0)
-    evaluator = Evaluator(Unpicklable(data.schema.features), data.test)
-    monkeypatch.setattr("drsrobust.campaign.stored_trials.MIN_SECONDS_FOR_PROCESSES", 0.0)
+def test_a_model_that_cannot_move_stays_and_says_so(data, tmp_path, monkeypatch, hurried):
+    evaluator = Evaluator(Unpicklable(len(data.schema.dense)), data.test)
     monkeypatch.setattr("drsrobust.campaign.trial.TRIED", 0.0)
-    monkeypatch.setattr("drsrobust.campaign.schedule.SHORTEST_CHUNK", 0.0)
-    monkeypatch.setattr("drsrobust.campaign.stored_trials.cores", lambda: 2)
-    with pytest.warns(
-        UserWarning, match="minutes are left, and run in this process alone: workers cannot make this Unpicklable"
-    ):
+    with pytest.warns(UserWarning, match="in this process alone: workers cannot make this Unpicklable"):
         table = Campaign(evaluator, errors=[FixedCount(1)], trials=5, store=tmp_path / "s").run(progress=False)
     assert len(table) == 5
 
@@ -264,8 +196,6 @@ def test_a_model_that_cannot_move_stays_and_says_so(data, tmp_path, monkeypatch)
 @pytest.mark.long
 def test_an_interrupt_keeps_what_is_finished(evaluator, expected, tmp_path, monkeypatch):
     """Ctrl-C while workers compute: chunks that came are stored, no process is left, the next run goes on."""
-    from drsrobust.campaign.progress import CampaignProgress
-
     updates = iter(range(1000))
 
     def interrupt(self):
@@ -280,8 +210,3 @@ def test_an_interrupt_keeps_what_is_finished(evaluator, expected, tmp_path, monk
     there = len(campaign(evaluator, tmp_path / "s").table())
     assert 0 < there < len(expected)
     same(campaign(evaluator, tmp_path / "s").run(progress=False, workers=1), expected)
-
-
-def test_bad_workers(evaluator, tmp_path):
-    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
-        campaign(evaluator, tmp_path / "s").run(workers=0)

@@ -12,14 +12,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import distribute_tensor
 
 import drsrobust as dr
 from drsrobust.data.dataset import Feature, Ids, Schema, Split
-from drsrobust.introspection import is_sharded_module
 from drsrobust.introspection.embedding_modules import torchrec
 from drsrobust.introspection.tensors import listed
-from drsrobust.introspection.wrappers import named_modules
 from drsrobust.mitigation import ECC, WeightRange
 from drsrobust.models import build_model, state_digest
 from tests.sharded.models import shard
@@ -158,12 +155,11 @@ def _negative(model):
     return {name: sum(int((part < 0).sum()) for part in parts) for name, parts in memory.items()}
 
 
-def campaign(kind, store, trials=5, **options):
+def campaign(kind, store):
     """A campaign's table on rank 0; the others get None."""
     schema, split = rows(1)
     plain, sharded = models(kind, schema)
-    what = grid(sharded, trials) | options
-    made = dr.Campaign(dr.Evaluator(sharded, split, output="logit"), **what, store=store)
+    made = dr.Campaign(dr.Evaluator(sharded, split, output="logit"), **grid(sharded), store=store)
     table = made.run(progress=False)
     assert ("<td>rank 0</td>" in made._repr_html_()) is (table is None)  # where its trials are stored
     return table if table is None else (table, made.timings())
@@ -173,16 +169,16 @@ def unsharded_campaign(store):
     """The same campaign in this process."""
     schema, split = rows(1)
     model = dlrm(schema)
-    made = dr.Campaign(dr.Evaluator(model, split, output="logit"), **grid(model, 5), store=store)
+    made = dr.Campaign(dr.Evaluator(model, split, output="logit"), **grid(model), store=store)
     return made.run(workers=1, progress=False)
 
 
-def grid(model, trials):
+def grid(model):
     return {
         "errors": [dr.BitFlip(1e-4), dr.FixedCount(3)],
         "targets": ["embedding", "all"],
         "mitigations": [None, WeightRange.fit(model)],
-        "trials": trials,
+        "trials": 5,
         "metrics": ["decision_changed"],
         "seed": 4,
     }
@@ -209,7 +205,7 @@ def fail_in_trial(store, how):
 
 
 def refused():
-    """The messages of what a sharded model is refused."""
+    """What a message must hold, and the message, of all that a sharded model is refused."""
     schema, split = rows(1)
     plain, sharded = models("table_wise", schema)
     rank = dist.get_rank()
@@ -219,44 +215,41 @@ def refused():
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
     unpooled = EmbeddingCollection([EmbeddingConfig(num_embeddings=8, embedding_dim=4, name="t", feature_names=["f"])])
     unpooled = shard(torch.nn.ModuleDict({"tables": unpooled}), {"t": "table_wise"})
-    tries = {
-        "workers": lambda: made.run(workers=2),
-        "shard": lambda: made.run(shard="0/2"),
-        "seeds": lambda: dr.Campaign(evaluator, **grid_of, seed=rank),
-        "conditions": lambda: dr.Campaign(evaluator, errors=[dr.BitFlip(10.0 ** -(3 + rank))], trials=2),
-        "rows": lambda: dr.Evaluator(sharded, split.take(slice(rank, None)), output="logit"),
-        "few rows": lambda: dr.Evaluator(sharded, split.head(60), output="logit"),
-        "no rank": lambda: dr.resolve(sharded, dr.Rank(2)),
-        "unsharded": lambda: dr.resolve(plain, dr.Rank(0)),
-        "transient": lambda: dr.inject(sharded, dr.BitFlip(1e-3), dr.Activations("over_arch.*"), seed=1).__enter__(),
-        "optimizer": lambda: dr.resolve(sharded, dr.OptimizerState(optimizer)),
-        "unpooled": lambda: dr.resolve(unpooled),
-        "other shards": lambda: dr.resolve(fully_shard(torch.nn.Linear(4, 2), mesh=init_device_mesh("cpu", (2,)))),
-        "code": lambda: dr.Campaign(
-            evaluator, errors=[dr.FixedCount(1)], trials=2, metrics={"own": [_own, _other][rank]}
+    metrics = {"own": [_own, _other][rank]}
+    alone, differ = "leave out workers=, executor= and shard=", "ranks 0 and 1 have different campaigns: they differ in"
+    few = "60 rows make 1 batches for 2 ranks; each needs one, so give at least 128 rows"
+    other = fully_shard(torch.nn.Linear(4, 2), mesh=init_device_mesh("cpu", (2,)))
+    activations = dr.Activations("over_arch.*")
+    tries = [
+        (alone, lambda: made.run(workers=2)),
+        (alone, lambda: made.run(shard="0/2")),
+        (f"{differ} seed", lambda: dr.Campaign(evaluator, **grid_of, seed=rank)),
+        (f"{differ} conditions", lambda: dr.Campaign(evaluator, errors=[dr.BitFlip(10.0 ** -(3 + rank))], trials=2)),
+        (f"{differ} metrics", lambda: dr.Campaign(evaluator, **grid_of, metrics=metrics)),
+        ("they differ in rows", lambda: dr.Evaluator(sharded, split.take(slice(rank, None)), output="logit")),
+        (few, lambda: dr.Evaluator(sharded, split.head(60), output="logit")),
+        ("target Rank(2): rank is 2; it must be from 0 to 1", lambda: dr.resolve(sharded, dr.Rank(2))),
+        ("target Rank(0): the model is not sharded over ranks", lambda: dr.resolve(plain, dr.Rank(0))),
+        (
+            "while a sharded model runs",
+            lambda: dr.inject(sharded, grid_of["errors"][0], activations, seed=1).__enter__(),
         ),
-        "plain campaign": lambda: dr.Campaign(dr.Evaluator(plain, split, output="logit"), **grid_of),
-        "table": made.table if rank else lambda: _raise(RuntimeError("rank 0 has it")),
-    }
-    messages = {}
-    for name, call in tries.items():
+        ("the optimizer's state of a sharded", lambda: dr.resolve(sharded, dr.OptimizerState(optimizer))),
+        ("tables is a ShardedEmbeddingCollection; of sharded tables, only", lambda: dr.resolve(unpooled)),
+        ("Linear is sharded over 2 ranks (weight, bias) in another way than TorchRec's", lambda: dr.resolve(other)),
+        ("one of 2 ranks", lambda: dr.Campaign(dr.Evaluator(plain, split, output="logit"), **grid_of)),
+        ("rank 0 has", made.table if rank else lambda: _raise(RuntimeError("rank 0 has it"))),
+    ]
+    messages = []
+    for words, call in tries:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 call()
-            messages[name] = None
+            messages.append((words, ""))
         except (ValueError, RuntimeError) as error:
-            messages[name] = str(error)
+            messages.append((words, str(error)))
     return messages
-
-
-def other_plans():
-    """Rank 1 shards a table in another way."""
-    schema, split = rows(1)
-    model = dlrm(schema)
-    kinds = dict.fromkeys([feature.name for feature in schema.features], "data_parallel")
-    sharded = shard(model, kinds | ({"t2": "column_wise"} if dist.get_rank() else {}), together=False)
-    return dr.Evaluator(sharded, split, output="logit").golden
 
 
 def _raise(error):
@@ -269,28 +262,6 @@ def _own(labels, scores, golden_scores, users):
 
 def _other(labels, scores, golden_scores, users):
     return float(scores.mean()) + 0.0
-
-
-def two_groups():
-    """The message for tables as of 2D parallelism, which TorchRec 1.8 makes on GPUs alone: each is a DTensor."""
-    _, sharded = models("table_wise", rows(1)[0])
-    collection = next(type(module) for _, module in named_modules(sharded) if is_sharded_module(module))
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    collection.state_dict = lambda self, *_, **__: {"t0.weight": distribute_tensor(torch.zeros(4, 2), mesh)}
-    try:
-        dr.resolve(sharded)
-    except ValueError as error:
-        return str(error)
-
-
-def group_that_ended():
-    """The message for a model whose process group has ended."""
-    _, sharded = models("table_wise", rows(1)[0])
-    dist.destroy_process_group()
-    try:
-        dr.resolve(sharded)
-    except ValueError as error:
-        return str(error)
 
 
 def warnings_of_evaluator():

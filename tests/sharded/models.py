@@ -18,27 +18,26 @@ KINDS = (
 )
 
 
-def shard(model, kinds, *, together=True):
+def shard(model, kinds):
     """A sharded copy with the same weights.
 
     Args:
         model: unsharded.
         kinds: table -> how it is sharded.
-        together: the ranks agree on rank 0's plan; else each follows its own.
     """
     torchrec()
     from torchrec.distributed import DistributedModelParallel
     from torchrec.distributed.types import ShardingEnv
 
     state = {name: value.clone() for name, value in model.state_dict().items()}
-    plan, sharders = _plan(model, kinds, together)
+    plan, sharders = _plan(model, kinds)
     env = ShardingEnv.from_process_group(dist.group.WORLD)
     sharded = DistributedModelParallel(model, device=torch.device("cpu"), plan=plan, sharders=sharders, env=env).eval()
     load(sharded, state)
     return sharded
 
 
-def _plan(model, kinds, together):
+def _plan(model, kinds):
     """A plan, and the sharders that follow it."""
     from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
     from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
@@ -62,9 +61,7 @@ def _plan(model, kinds, together):
     world, local = dist.get_world_size(), int(os.environ["LOCAL_WORLD_SIZE"])
     topology = Topology(world_size=world, local_world_size=local, compute_device="cpu")
     planner = EmbeddingShardingPlanner(topology=topology, batch_size=2048, constraints=constraints)
-    if together:
-        return planner.collective_plan(model, sharders, dist.group.WORLD), sharders
-    return planner.plan(model, sharders), sharders
+    return planner.collective_plan(model, sharders, dist.group.WORLD), sharders
 
 
 def load(sharded, state):

@@ -88,14 +88,6 @@ def test_a_campaign_equals_the_unsharded_ones(tmp_path, session_cache):
         assert differing == ["checkpoint"] and len(timings) == len(table)
 
 
-@pytest.mark.long
-def test_a_sharded_campaign_continues(tmp_path):
-    run_ranks(2, checks.campaign, "row_wise", f"{tmp_path}/store", 3, folder=tmp_path)
-    results, _ = run_ranks(2, checks.campaign, "row_wise", f"{tmp_path}/store", folder=tmp_path)
-    again, _ = run_ranks(2, checks.campaign, "row_wise", f"{tmp_path}/other", folder=tmp_path)
-    assert repr(results[0][0].to_dict()) == repr(again[0][0].to_dict())
-
-
 def test_rows_that_affect_each_other_are_found(tmp_path):
     results, _ = run_ranks(2, checks.coupled, folder=tmp_path)
     assert results == ["an error in one row of a batch changes the scores of other rows"] * 2
@@ -103,39 +95,8 @@ def test_rows_that_affect_each_other_are_found(tmp_path):
 
 def test_what_is_refused(tmp_path):
     results, _ = run_ranks(2, checks.refused, folder=tmp_path)
-    expected = {
-        "workers": "leave out workers=, executor= and shard=",
-        "shard": "leave out workers=, executor= and shard=",
-        "seeds": "ranks 0 and 1 have different campaigns: they differ in seed",
-        "conditions": "ranks 0 and 1 have different campaigns: they differ in conditions",
-        "rows": "ranks 0 and 1 have different evaluators: they differ in rows",
-        "few rows": "60 rows make 1 batches for 2 ranks; each needs one, so give at least 128 rows",
-        "no rank": "target Rank(2): rank is 2; it must be from 0 to 1",
-        "unsharded": "target Rank(0): the model is not sharded over ranks",
-        "transient": "errors while a sharded model runs are not supported",
-        "optimizer": "the optimizer's state of a sharded model cannot be hit",
-        "plain campaign": "this process is one of 2 ranks",
-        "table": "rank 0 has",
-        "unpooled": "tables is a ShardedEmbeddingCollection; of sharded tables, only ShardedEmbeddingBagCollection",
-        "other shards": "Linear is sharded over 2 ranks (weight, bias) in another way than TorchRec's",
-        "code": "ranks 0 and 1 have different campaigns: they differ in metrics",
-    }
     for messages in results:
-        assert isinstance(messages, dict), messages
-        for name, text in expected.items():
-            assert messages[name] is not None and text in messages[name], (name, messages[name])
-
-
-def test_two_groups_of_ranks_are_refused(tmp_path):
-    results, _ = run_ranks(2, checks.two_groups, folder=tmp_path)
-    assert all("is a DTensor, as of 2D parallelism, which is not supported" in (text or "") for text in results), (
-        results
-    )
-
-
-def test_a_group_that_ended_is_refused(tmp_path):
-    results, _ = run_ranks(2, checks.group_that_ended, folder=tmp_path)
-    assert all("there is no process group: call torch.distributed.init_process_group" in text for text in results)
+        assert [words for words, message in messages if words not in message] == [], messages
 
 
 @pytest.mark.parametrize(("minutes", "warns"), [(30, True), (10, True), (1, False)])
@@ -158,14 +119,6 @@ def test_ranks_of_two_hosts(tmp_path):
             if isinstance(case, dict):
                 what = ("map", "undo", "words", "reached") + (("rerun", "equal") if rank == 0 else ())
                 assert all(case[fact] for fact in what), (rank, name, case)
-
-
-@pytest.mark.long
-def test_ranks_with_different_plans_end(tmp_path):
-    """As TorchRec ends them, or by the plan's name: within the group's timeout, and without a score."""
-    results, codes = run_ranks(2, checks.other_plans, folder=tmp_path, timeout=40)
-    assert codes == [1, 1]
-    assert all("Error" in result.strip().splitlines()[-1] for result in results), results
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""The Python of docs/extending.md runs as written; what it adds behaves as what is there."""
+"""The Python of pages of docs/ runs as written, one block after the other; what it adds behaves as what is there."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ import torch
 import drsrobust as dr
 
 
-def test_what_the_page_adds(run_page, monkeypatch):
+def test_extending(run_page, monkeypatch):
     monkeypatch.setitem(dr.models.MODELS, "tables_and_top", None)  # so that what the page adds is gone afterwards
     monkeypatch.setitem(dr.data.SOURCES, "myshop", None)
     page = run_page("extending.md", blocks=5)
@@ -63,3 +63,32 @@ def test_a_data_set_must_say_how_it_is_read(monkeypatch):
     monkeypatch.setitem(dr.data.SOURCES, "nothing", nothing)
     with pytest.raises(TypeError, match=r"read of nothing must return a Dataset.*'nothing/all', \[\], 3"):
         dr.load_dataset("nothing", seed=3)
+
+
+@pytest.mark.long
+def test_campaigns(capsys, run_page):
+    names = run_page("campaigns.md", blocks=7)
+    printed = capsys.readouterr().out
+    assert 0 < names["result"].rows_reached < len(names["data"].test) / 2
+    assert "incorrect" in printed and "train_seeds" in printed
+    table = names["table"]
+    assert {"ndcg", "decision_changed"} < set(table.columns) and set(table["stratum"]) > {"0, others 0"}
+    assert table.groupby(["target", "rate"])["weight"].sum().tolist() == pytest.approx([1] * 4)
+    assert (names["summary"]["n"] >= 60).all() and names["summary"]["auc_drop_high"].notna().all()
+
+
+@pytest.mark.long
+def test_from_other_tools(run_page, capsys):
+    names = run_page("from_other_tools.md", blocks=4)
+    summary = names["summary"].set_index(["ber", "mitigation"])["hit_rate@1"]
+    assert names["evaluator"].golden.metric("hit_rate@1") > 0.95
+    assert summary[1e-3, "none"] < 0.9 < summary[1e-3, "range per tensor"]
+    assert "1073741824" in capsys.readouterr().out  # the mask of bit 30
+
+
+@pytest.mark.long
+def test_scale(capsys, run_page):
+    names = run_page("scale.md", blocks=5)
+    printed = capsys.readouterr().out
+    assert "4 trials of the last shard, 12 in all" in printed and "\nTrue\n" in printed and "in 4 blocks>" in printed
+    assert names["table"]["nan_rows"].eq(0).all()
