@@ -51,8 +51,12 @@ def with_extra(extra):
     return model
 
 
-def frozen(script):
-    return torch.jit.freeze(script(nn.Linear(2, 1).eval()))
+def frozen():
+    return torch.jit.freeze(torch.jit.script(nn.Linear(2, 1).eval()))
+
+
+def campaign(**options):
+    return dr.Campaign(evaluator(), errors=[dr.FixedCount(1)], trials=1, **options)
 
 
 FROZEN = [
@@ -75,12 +79,13 @@ def broken():
 
 
 BATCHES = dr.data.from_batches([(torch.ones(4, 3), torch.arange(4) % 2)])
-TWO = FRAME.assign(liked=1 - FRAME["clicked"])
+RANKS, TWO = torch.arange(N) % 5, data(FRAME.assign(liked=1 - FRAME["clicked"]), ["clicked", "liked"])
+DRAWN = dr.FixedCount(1).sample(dr.resolve(Net()), seed=1)
 CASES = [
     (lambda: dr.Evaluator(Net(), FRAME), TypeError, "rows", "from_frame"),
     (lambda: dr.Evaluator(Net(), data()), TypeError, "Net.forward", "age, user"),
     (lambda: dr.Evaluator(Net(), BATCHES), TypeError, "forward=", "model, batch"),
-    (lambda: evaluator(rows=data().train), ValueError, "rows", "no"),
+    (lambda: evaluator(rows=data().train), ValueError, "train", "no rows"),
     (lambda: evaluator(rows=data().test.take(data().test.labels == 0)), ValueError, "0 clicks", "both classes"),
     (lambda: evaluator(rows=data().test.take(data().test.labels == 1)), ValueError, "32 clicks", "both classes"),
     (lambda: evaluator(model=Net(users=7)), IndexError, "user 7", "user 19"),
@@ -88,49 +93,24 @@ CASES = [
     (lambda: evaluator(lambda scores: {"ctr": scores}), ValueError, "ctr", "click"),
     (lambda: evaluator(lambda scores: scores.expand(-1, 2)), ValueError, "[64, 2]", "click"),
     (lambda: evaluator(lambda scores: scores[:5]), ValueError, "[5, 1]", "click"),
-    (lambda: evaluator(rows=data(TWO, ["clicked", "liked"])), ValueError, "multi", "click"),
-    (
-        lambda: evaluator(lambda s: {"a": s, "b": s}, rows=data(TWO, ["clicked", "liked"]), task="multi"),
-        ValueError,
-        "'clicked'",
-        "'liked'",
-    ),
-    (lambda: of_batches(torch.arange(N) % 5, 5, NAN, task="ranking"), ValueError, f"{N} NaN", "-inf of masked items"),
+    (lambda: evaluator(rows=TWO), ValueError, "multi", "click"),
+    (lambda: evaluator(lambda s: {"a": s, "b": s}, rows=TWO, task="multi"), ValueError, "'clicked'", "'liked'"),
+    (lambda: of_batches(RANKS, 5, NAN, task="ranking"), ValueError, f"{N} NaN", "-inf of masked items"),
     (lambda: call(Net(), (torch.ones(2), torch.ones(2))), TypeError, "tuple of 2 tensors", "batch[0]"),
     (lambda: call(Net(), {"x": torch.ones(2), "y": 1}), TypeError, "dict with the keys 'x', 'y'", "batch['x']"),
     (lambda: call(Net(), None), TypeError, "NoneType", "batch"),
-    (
-        lambda: evaluator().rerun(dr.FixedCount(1).sample(dr.resolve(Net()), seed=1)),
-        ValueError,
-        "not in the model",
-        "inside",
-    ),
+    (lambda: evaluator().rerun(DRAWN), ValueError, "not in the model", "inside"),
     (lambda: evaluator(memory="lots"), ValueError, "memory", "'lots'"),
     (lambda: of_batches((torch.arange(N - 1) % 2).float()), ValueError, f"{N - 1} labels", f"{N} scores"),
-    (
-        lambda: of_batches(torch.arange(N) % 5, 5, task="ranking", scores="probability"),
-        ValueError,
-        "scores",
-        "'probability'",
-    ),
+    (lambda: of_batches(RANKS, 5, task="ranking", scores="probability"), ValueError, "scores", "'probability'"),
     (lambda: of_batches(torch.arange(N) % 2, 5, task="ranking"), ValueError, "click", "task='ranking'"),
-    (
-        lambda: of_batches(torch.eye(5)[torch.arange(N) % 5], 5, task="ranking"),
-        ValueError,
-        "multi",
-        "task='ranking'",
-    ),
+    (lambda: of_batches(torch.eye(5)[RANKS], 5, task="ranking"), ValueError, "multi", "task='ranking'"),
     (lambda: evaluator(model=with_extra(nn.LazyLinear(1))), ValueError, "extra.weight", "not initialised"),
     (lambda: evaluator(model=with_extra(nn.Linear(2, 2, device="meta"))), ValueError, "extra.weight", "no values"),
     (lambda: evaluator(model=with_extra(holder(x=jagged()))), ValueError, "extra.x", "nested"),
     (lambda: evaluator(model=with_extra(holder(x=torch.ones(2, 2).to_mkldnn()))), ValueError, "extra.x", "mkldnn"),
-    *[(lambda use=use: use(frozen(torch.jit.script)), ValueError, "frozen", "torch.jit.freeze") for use in FROZEN],
-    (
-        lambda: dr.Campaign(evaluator(), errors=[dr.FixedCount(1)], metrics=by_column),
-        TypeError,
-        "metrics",
-        "by_column",
-    ),
+    *[(lambda use=use: use(frozen()), ValueError, "frozen", "torch.jit.freeze") for use in FROZEN],
+    (lambda: campaign(metrics=by_column), TypeError, "metrics", "by_column"),
 ]
 
 
@@ -145,10 +125,10 @@ def test_refused_with_name_and_value(call, kind, name, value):
 
 def test_metrics_without_a_value_are_said():
     with pytest.warns(UserWarning, match="ndcg@10: no value on these rows"):
-        dr.Campaign(evaluator(), errors=[dr.FixedCount(1)], metrics=["ndcg@10"], trials=1)
+        campaign(metrics=["ndcg@10"])
 
 
 @pytest.mark.filterwarnings("ignore:.*the AUC without errors is")
 def test_the_name_of_version_0_10():
     with pytest.warns(FutureWarning, match="'ranking'"):
-        assert of_batches(torch.arange(N) % 5, 5, task="rank").scoring.task == "ranking"
+        assert of_batches(RANKS, 5, task="rank").scoring.task == "ranking"
