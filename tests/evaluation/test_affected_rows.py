@@ -1,4 +1,4 @@
-"""`rerun` held to `run`: the same scores and metrics, for less work."""
+"""`rerun` held to `run`: the same scores and metrics, for less work; which features a table is read with."""
 
 import copy
 
@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from drsrobust.evaluation import Evaluator
+import drsrobust as dr
+from drsrobust.evaluation import Evaluator, lookups
 from drsrobust.injection import Activations, BitFlip, FixedCount, Inputs, StuckAt, inject, resolve
 from drsrobust.introspection.embedding_modules import torchrec
 from drsrobust.introspection.tensors import components
@@ -78,32 +79,16 @@ def test_rows_of_tables_reach_their_readers(trained, data, evaluator):
             assert evaluator.rerun(error_map).rows_reached == sum(reading)
 
 
-def test_the_index_is_small(data, evaluator, trained):
-    with inject(trained, BitFlip(1e-3), "embedding", seed=1) as error_map:
-        evaluator.rerun(error_map)
-    ids = sum(v.values.nbytes + (0 if v.lengths is None else v.lengths.nbytes) for v in data.test.sparse.values())
-    readers = evaluator._reach._lookups._readers.values()
-    assert 0 < sum(reader._positions.nbytes + reader._starts.nbytes for reader in readers) <= 1.5 * ids
-
-
-@pytest.mark.parametrize("memory", [0, "100KB", "2GB"])
-def test_budget_of_memory(memory, trained, data):
-    evaluator = Evaluator(trained, data.test, memory=memory)
-    cached = evaluator._reach.cached
-    assert cached.nbytes <= {0: 0, "100KB": 100_000, "2GB": 2e9}[memory]
-    assert cached.batches == {0: 0, "100KB": 0, "2GB": 1}[memory]
-    with inject(trained, BitFlip(1e-3), "over_mlp", seed=1) as error_map:
-        assert equal(evaluator.rerun(error_map), evaluator.run())
-
-
 def test_only_what_fits_is_kept():
     data = load_dataset("synthetic-movielens/full", rows=60_000)
     model = build_model("dlrm", data.schema)
     whole = Evaluator(model, data.test)
-    some = Evaluator(model, data.test, memory=whole._reach.cached.nbytes // 2)
-    assert whole._reach.cached.batches == 3 and some._reach.cached.batches == 1
-    with inject(model, BitFlip(1e-3), "over_mlp", seed=1) as error_map:
-        assert equal(some.rerun(error_map), whole.rerun(error_map))
+    size = whole._reach.cached.nbytes
+    for memory, batches in ((0, 0), ("100KB", 0), (size // 2, 1), (size, 3)):
+        some = Evaluator(model, data.test, memory=memory)
+        assert some._reach.cached.batches == batches and some._reach.cached.nbytes <= (size if batches else 100_000)
+        with inject(model, BitFlip(1e-3), "over_mlp", seed=1) as error_map:
+            assert equal(some.rerun(error_map), whole.run())
 
 
 def calls(model, action):
@@ -133,25 +118,6 @@ def test_late_errors_cost_late_layers_only(trained, evaluator):
     assert linear == [last.removesuffix(".bias").removesuffix(".weight")]
 
 
-@pytest.mark.parametrize("name", ["deepfm", "wide_deep", "dcn"])
-def test_errors_in_an_mlp_look_nothing_up(name, splits):
-    """Two collections read one KeyedJaggedTensor, which derives offsets for the first and keeps them for the other."""
-    data = splits["full"]
-    model = build_model(name, data.schema)
-    evaluator = Evaluator(model, data.test)
-    evaluator.probe()
-    with inject(model, FixedCount(1), "deep_mlp", seed=1) as error_map:
-        ran = calls(model, lambda: evaluator.rerun(error_map))
-    assert ran and not [module for module in ran if "embedding_bags" in module]
-
-
-def test_a_map_must_be_in_the_model(trained, evaluator):
-    with inject(trained, BitFlip(1e-3), seed=1) as error_map:
-        pass
-    with pytest.raises(ValueError, match="is not in the model; call this inside"):
-        evaluator.rerun(error_map)
-
-
 def test_maps_inside_each_other_count_together(trained, evaluator):
     with (
         inject(trained, FixedCount(2), "embedding", seed=1) as outer,
@@ -172,118 +138,6 @@ def test_errors_while_the_model_runs_reach_every_row(trained, evaluator):
         assert evaluator.rerun(error_map).rows_reached == len(evaluator.rows)
 
 
-def test_no_errors(trained, evaluator):
-    with inject(trained, BitFlip(0.0), seed=1) as error_map:
-        result = evaluator.rerun(error_map)
-    assert result.rows_reached == 0 and equal(result, evaluator.golden)
-
-
-class Foreign(nn.Module):
-    """A user's own model: tables of PyTorch's own, glue between modules, several habits to switch on."""
-
-    def __init__(self, schema, habit=""):
-        super().__init__()
-        self.habit, self.names = habit, [feature.name for feature in schema.features]
-        rows = [feature.cardinality for feature in schema.features]
-        self.tables = nn.ModuleList(nn.EmbeddingBag(n, 8, mode="sum") for n in rows)
-        self.single = nn.Embedding(rows[0], 8)
-        width = 8 * len(rows)
-        self.first = nn.Sequential(nn.Linear(width, 16), nn.ReLU(inplace=habit == "inplace"))
-        self.second = nn.Linear(16, 1)
-        self.side = nn.Linear(width, 1)
-        self.scale = nn.Parameter(torch.ones(1))
-        self.register_buffer("seen", torch.zeros(1))
-        if habit == "tied":
-            self.single.weight = self.tables[0].weight
-
-    def forward(self, dense_features, sparse_features):
-        habit = self.habit
-        found = []
-        for name, table in zip(self.names, self.tables, strict=True):
-            jagged = sparse_features[name]
-            ids = jagged.values().long()
-            if habit == "hashed":
-                ids = (ids * 7 + 1) % table.num_embeddings
-            found.append(table(ids, jagged.offsets()[:-1].long()))
-        x = torch.cat(found, dim=1)
-        hidden = self.first(x)
-        if habit == "changed later":
-            hidden += self.scale
-        if habit == "norm":
-            hidden = hidden * self.tables[0].weight.norm()
-        if habit == "together":
-            hidden = hidden - hidden.mean(dim=0)
-        if habit == "random":
-            hidden = torch.dropout(hidden, 0.5, True)
-        if habit == "counts":
-            self.seen += 1
-        if habit == "numpy":
-            hidden = hidden * float(self.scale.detach().numpy()[0])
-        if habit == "steered" and bool((self.scale > 0).all()):
-            hidden = hidden * 2
-        if habit == "picky" and not hidden.isfinite().all():
-            raise ArithmeticError(f"{int((~hidden.isfinite()).sum())} are not finite")
-        if habit == "behind":
-            self.first.left = x * self.scale
-            hidden = hidden + self.first.left[:, :16]
-        return (
-            self.second(hidden) + self.side(x) + self.single(sparse_features[self.names[0]].values().long())[:, :1]
-        )[:, 0]
-
-
-HABITS = ["", "inplace", "tied", "changed later", "steered", "numpy", "behind", "picky", "hashed", "norm"]
-
-
-@pytest.mark.parametrize("habit", HABITS)
-@pytest.mark.filterwarnings("ignore::drsrobust.evaluation.ReachWarning")
-def test_foreign_models(habit, splits):
-    data = splits["full"]
-    torch.manual_seed(2)
-    model = Foreign(data.schema, habit)
-    evaluator = Evaluator(model, data.test)
-    before = standing(model)
-    outcomes = set()
-    for target in ("tables*", "single.weight", "first*", "second*", "side*", "scale", "all"):
-        if habit == "tied" and target == "single.weight":
-            continue
-        for error_model in (FixedCount(1), BitFlip(0.03, bits=(30,)), BitFlip(1e-3), BitFlip(3e-2)):
-            with inject(model, error_model, target, seed=3) as error_map:
-                full, quick = evaluator.run(), evaluator.rerun(error_map)
-                assert (quick.outcome, quick.error) == (full.outcome, full.error)
-                assert full.outcome == "raised" or equal(quick, full)
-            outcomes.add(full.outcome)
-    assert ("raised" in outcomes) == (habit == "picky")
-    assert standing(model) == before
-    with inject(model, FixedCount(1), "tables.0.weight", seed=1) as error_map:
-        reached = evaluator.rerun(error_map).rows_reached
-    assert (reached == len(data.test)) == (habit in ("hashed", "norm"))
-
-
-@pytest.mark.parametrize(
-    ("habit", "said"),
-    [
-        ("hashed", "tables.0.weight count as affecting every row: it looks up other ids than the split's"),
-        ("norm", "tables.0.weight count as affecting every row: it reads the table outside of the look-up too"),
-        ("together", "affecting every row: its scores depend on which rows are scored together"),
-        ("counts", "reruns are full runs: it writes to its own tensors while it scores"),
-        ("random", "reruns are full runs: its scores change from run to run"),
-    ],
-)
-def test_what_cannot_be_known_is_said_once(habit, said, splits, recwarn):
-    data = splits["full"]
-    torch.manual_seed(2)
-    model = Foreign(data.schema, habit)
-    evaluator = Evaluator(model, data.test)
-    for _ in range(2):
-        with inject(model, FixedCount(1), "tables.0.weight", seed=1) as error_map:
-            result = evaluator.rerun(error_map)
-            if habit != "random":
-                assert equal(result, evaluator.run())
-        assert result.rows_reached == len(data.test)
-    texts = [str(warning.message) for warning in recwarn if "the AUC without errors is" not in str(warning.message)]
-    assert [said in text for text in texts] == [True]
-
-
 def test_a_compiled_model_is_run_in_full(splits):
     data = splits["ids"]
     model = build_model("wide_deep", data.schema)
@@ -298,30 +152,29 @@ def test_a_compiled_model_is_run_in_full(splits):
 
 def test_a_shared_table_reaches_the_readers_of_both_features(splits):
     data = splits["full"]
-    config, pooling = torchrec().EmbeddingBagConfig, torchrec().PoolingType.SUM
-    user, movie = data.schema.features[0], data.schema.features[1]
+    user, movie = data.schema.features[:2]
+    one = torchrec().EmbeddingBagConfig(
+        name="t",
+        embedding_dim=8,
+        num_embeddings=max(user.cardinality, movie.cardinality),
+        feature_names=[user.name, movie.name],
+    )
 
     class Shared(nn.Module):
         def __init__(self):
             super().__init__()
-            rows = max(user.cardinality, movie.cardinality)
-            names = [user.name, movie.name]
-            one = config(name="t", embedding_dim=8, num_embeddings=rows, feature_names=names, pooling=pooling)
             self.tables = torchrec().EmbeddingBagCollection(tables=[one])
             self.top = nn.Linear(16, 1)
 
         def forward(self, dense_features, sparse_features):
             return self.top(self.tables(sparse_features).values())
 
-    torch.manual_seed(0)
     model = Shared()
     evaluator = Evaluator(model, data.test)
     with inject(model, FixedCount(3), "tables*", seed=1) as error_map:
         rows = set(error_map.frame()["row"])
-        reading = [
-            not rows.isdisjoint(pair)
-            for pair in zip(data.test.sparse[user.name].values, data.test.sparse[movie.name].values, strict=True)
-        ]
+        pairs = zip(*(data.test.sparse[feature.name].values for feature in (user, movie)), strict=True)
+        reading = [not rows.isdisjoint(pair) for pair in pairs]
         assert evaluator.rerun(error_map).rows_reached == sum(reading)
         assert equal(evaluator.rerun(error_map), evaluator.run())
 
@@ -342,15 +195,6 @@ def test_quantized_tables(splits):
                 assert equal(result, evaluator.run())
                 few.append(result.rows_reached)
     assert min(few) < len(data.test) / 10
-
-
-def test_the_dummy_twin_looks_up_by_weight():
-    """`dummy` is given other ids than the data's: every row is reached, and it says so."""
-    data = load_dataset("synthetic-dummy", rows=2000)
-    model = build_model("dummy", data.schema)
-    evaluator = Evaluator(model, data.test)
-    with inject(model, FixedCount(2), "embedding", seed=1) as error_map:
-        assert equal(evaluator.rerun(error_map), evaluator.run())
 
 
 def test_an_interrupt_in_a_rerun_leaves_nothing(trained, evaluator, data):
@@ -374,33 +218,19 @@ def test_an_interrupt_in_a_rerun_leaves_nothing(trained, evaluator, data):
 @pytest.mark.long
 def test_no_drift_in_two_thousand_trials(splits):
     """After 2,000 trials the model, the golden scores and what is kept are what they were."""
-    data = splits["ids"]
     torch.manual_seed(1)
-    model = build_model("deepfm", data.schema)
-    split = data.test.head(200)
+    data = splits["ids"]
+    model, split = build_model("deepfm", data.schema), data.test.head(200)
     evaluator = Evaluator(model, split)
     before, golden = standing(model), evaluator.golden.scores.copy()
-    space = {target: resolve(model, target) for target in ("all", "embedding", "deep_mlp")}
-    from drsrobust.injection import Injection
-
-    spaces = list(space.values())
+    spaces = [resolve(model, target) for target in ("all", "embedding", "deep_mlp")]
     for trial in range(2_000):
-        injection = Injection(model, [(FixedCount(1 + trial % 3), spaces[trial % 3])], seed=trial)
-        injection.apply()
-        try:
-            result = evaluator.rerun(injection.error_map)
-            if trial % 500 == 0:
-                assert equal(result, evaluator.run())
-        finally:
-            injection.undo()
+        with inject(model, FixedCount(1 + trial % 3), spaces[trial % 3], seed=trial) as error_map:
+            result = evaluator.rerun(error_map)
+            assert trial % 500 or equal(result, evaluator.run())
     evaluator.verify()
     assert standing(model) == before and np.array_equal(evaluator.golden.scores, golden)
     assert equal(evaluator.run(), evaluator.golden) and equal(Evaluator(model, split).golden, evaluator.golden)
-
-
-def test_bad_memory(trained, data):
-    with pytest.raises(ValueError, match="memory is 'lots'; it must be a number of bytes or text as \"500MB\""):
-        Evaluator(trained, data.test, memory="lots")
 
 
 def test_what_has_changed_is_found(trained, data):
@@ -416,3 +246,55 @@ def test_what_has_changed_is_found(trained, data):
         model.over_arch.model[1].bias += 1
     with pytest.raises(RuntimeError, match="its tensors changed"):
         evaluator.verify()
+
+
+ROWS = 96
+
+
+class Tables(nn.Module):
+    """One table for each feature, of ids or of bags, in any order."""
+
+    def __init__(self, names, kind=nn.Embedding):
+        super().__init__()
+        self.names = names
+        self.tables = nn.ModuleList(kind(50, 2) for _ in names)
+        self.top = nn.Linear(2 * len(names), 1)
+
+    def forward(self, dense_features, sparse_features):
+        by_name, outputs = sparse_features.to_dict(), []
+        for name, table in zip(self.names, self.tables, strict=True):
+            ids, ends = by_name[name].values().long(), by_name[name].offsets()
+            outputs.append(table(ids) if isinstance(table, nn.Embedding) else table(ids, ends[:-1].long()))
+        return self.top(torch.cat(outputs, dim=1))
+
+
+def features_of(model, data):
+    """Table -> the features that it is read with, by a golden run in small batches."""
+    seen = lookups.SplitLookups(model, data.test)
+    with seen.watched(data.test.batches(32)) as batches, torch.no_grad():
+        for batch in batches:
+            model(batch.dense_features, batch.sparse_features)
+    return [seen.features(f"tables.{number}.weight") for number in range(len(model.tables))]
+
+
+def data_of(sparse):
+    label = np.arange(ROWS) % 2
+    return dr.data.from_tensors(label=label, sparse=sparse, cardinalities=dict.fromkeys(sparse, 50))
+
+
+@pytest.mark.parametrize("digest", [None, lambda ids: 0])
+def test_features_that_are_alike_for_a_while_or_whose_digests_collide(monkeypatch, digest):
+    """`late` differs from `first` in the last batch alone, `twin` nowhere, and bags of `cut` hold the ids of `bags`."""
+    if digest is not None:
+        monkeypatch.setattr(lookups, "_digest", digest)
+    first = np.random.default_rng(1).integers(0, 50, ROWS)
+    late = np.append(first[:-1], (first[-1] + 1) % 50)
+    names = ["first", "late", "twin"]
+    for order in (names, names[::-1]):
+        data = data_of({"first": first, "late": late, "twin": first.copy()})
+        known = {"first": "first", "late": "late", "twin": "first"}  # of equal features the first by name
+        assert features_of(Tables(order), data) == [[known[name]] for name in order]
+    ids, lengths = np.arange(2 * ROWS) % 50, np.full(ROWS, 2)
+    other = lengths + np.where(np.arange(ROWS) % 2, 1, -1)
+    data = data_of({"bags": (ids, lengths), "cut": (ids, other)})
+    assert features_of(Tables(["cut", "bags"], nn.EmbeddingBag), data) == [["cut"], ["bags"]]

@@ -14,11 +14,9 @@ from drsrobust.campaign import Campaign
 from drsrobust.evaluation import Evaluator
 from drsrobust.evaluation import affected_rows as reach
 from drsrobust.injection import BitFlip, FixedCount, inject
-from drsrobust.introspection.wrappers import intercepted
-from drsrobust.models import padded_batches, score
 from drsrobust_extras.data.load import load_dataset
 
-COUPLINGS = ("branch", "scale", "guard", "above 1e3", "neighbour")
+COUPLINGS = ("branch", "scale", "guard", "neighbour")
 WARNING = "changes the scores of other rows: this rerun and all later ones are full runs"
 
 
@@ -48,8 +46,6 @@ class Coupled(nn.Module):
             x = x / 2
         elif self.coupling == "scale":
             x = x * (100 / x.abs().max()).clamp(max=1)
-        elif self.coupling == "above 1e3":
-            x = torch.where((x.abs() > 1e3).any(), x.tanh(), x)
         elif self.coupling == "neighbour":
             x = x + torch.cat((x[1:], x[:1])).abs().gt(100) * 1.0
         scores = self.mlp(x)[:, 0]
@@ -140,25 +136,6 @@ def test_a_campaign_starts_again_with_full_runs(executor, data, tmp_path):
     assert len(more) == 4 * 21
 
 
-def test_probabilities_instead_of_logits(data):
-    """A model of click rates by movie, as logits and as probabilities."""
-    movies, labels = data.train.sparse["movie"].values, data.train.labels
-    n = data.schema.features[1].cardinality
-    rates = (np.bincount(movies, labels, n) + 1) / (np.bincount(movies, minlength=n) + 2)
-
-    class Rates(nn.Module):
-        def __init__(self, values):
-            super().__init__()
-            self.table = nn.Embedding.from_pretrained(torch.tensor(values, dtype=torch.float32)[:, None])
-
-        def forward(self, dense_features, sparse_features):
-            return self.table(sparse_features["movie"].values().long())[:, 0]
-
-    assert Evaluator(Rates(np.log(rates / (1 - rates))), data.test).golden.ne < 1
-    with pytest.warns(UserWarning, match="look like probabilities; pass output='probability'"):
-        Evaluator(Rates(rates), data.test)
-
-
 class AcrossTheBatch(Coupled):
     """Scores that hang on all rows of the batch, without errors too."""
 
@@ -194,16 +171,3 @@ def test_padding_takes_no_part(coupling, n, data):
                     bare = [model(batch.dense_features, batch.sparse_features) for batch in rows.batches(2048)]
             assert np.array_equal(full.scores, rerun.scores, equal_nan=True)
             assert np.array_equal(full.scores, torch.cat(bare).numpy(), equal_nan=True)
-
-
-def test_padding_stays_where_rows_are_independent(data):
-    """So their scores are the same bits as before, for one more pass over the last batch."""
-    model, rows, sizes = made(data, ""), data.test.head(2500), []
-    expected = score(model, padded_batches(rows), len(rows))
-    with intercepted(
-        {"": model},
-        lambda _, forward: lambda **inputs: (sizes.append(len(inputs["dense_features"])), forward(**inputs))[1],
-    ):
-        evaluator = Evaluator(model, rows)
-    assert np.array_equal(evaluator.golden.scores, expected) and evaluator.full_run is None
-    assert sorted(sizes) == [64, 480, 480, 480, 2048, 2048]  # traced, golden; rows regrouped, and other padding

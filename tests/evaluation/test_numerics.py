@@ -1,7 +1,6 @@
 """PyTorch's settings around an evaluation, and contexts that keep casts: the numbers are those of the wrong weights."""
 
 import copy
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -151,48 +150,25 @@ def test_an_evaluator_is_used_where_it_was_made(rows):
 
 
 @contextmanager
-def default(dtype):
-    torch.set_default_dtype(dtype)
+def changed(put, value, default):
+    put(value)
     try:
         yield
     finally:
-        torch.set_default_dtype(torch.float32)
+        put(default)
 
 
-@contextmanager
-def products(precision):
-    torch.set_float32_matmul_precision(precision)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision("highest")
-
-
-@contextmanager
 def backend_products(precision):
     torch.backends.mkldnn.matmul.fp32_precision = precision
-    try:
-        yield
-    finally:
-        torch.backends.mkldnn.matmul.fp32_precision = "none"
-
-
-@contextmanager
-def flushing():
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(False)
 
 
 SETTINGS = {
     "autocast": lambda: torch.autocast(**bfloat16),
     "another dtype": lambda: torch.autocast("cpu", dtype=torch.float16),
-    "default dtype": lambda: default(torch.float64),
-    "matrix products": lambda: products("medium"),
-    "matrix products of a backend": lambda: backend_products("bf16"),
-    "denormals": flushing,
+    "default dtype": lambda: changed(torch.set_default_dtype, torch.float64, torch.float32),
+    "matrix products": lambda: changed(torch.set_float32_matmul_precision, "medium", "highest"),
+    "matrix products of a backend": lambda: changed(backend_products, "bf16", "none"),
+    "denormals": lambda: changed(torch.set_flush_denormal, True, False),
 }
 
 
@@ -245,16 +221,14 @@ def test_settings_are_set_and_put_back():
         assert numerics() == {}
 
 
+@pytest.mark.filterwarnings("ignore:.*hardly learned")
 def test_training_does_not_depend_on_an_autocast_around_it():
     data = dr.load_dataset("synthetic-movielens", rows=2_000)
 
     def trained(precision):
         torch.manual_seed(0)
         model = build_model("wide_deep", data.schema)
-        settings = dr.training.Settings(epochs=1, batch_size=256, precision=precision)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*hardly learned")
-            fit(model, data, settings, progress=False)
+        fit(model, data, dr.training.Settings(epochs=1, batch_size=256, precision=precision), progress=False)
         return model.state_dict()
 
     for precision in ("float32", "bfloat16"):

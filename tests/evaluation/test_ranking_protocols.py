@@ -63,20 +63,6 @@ def test_masked_items_are_no_errors(seen):
             assert result.metrics(names[6:8]) == other.metrics(names[6:8])
         outcomes.add(result.outcome)
     evaluator.verify()
-    table = dr.Campaign(evaluator, errors=[dr.FixedCount(1, bits=[30])], metrics=["ndcg@10"], trials=4).run(
-        progress=False
-    )
-    assert set(table["outcome"]) <= {"ok", "nonfinite"}
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_other_scores_that_are_not_finite_are_refused(seen, value):
-    model, users = Factors(), torch.arange(ROWS)
-    rows = dr.data.from_batches(iter(batches(users, seen, users % ITEMS)), task="ranking")
-    with pytest.raises(ValueError, match=r"scores in 128 rows; all must be finite, or -inf of masked items"):
-        dr.Evaluator(
-            model, rows, task="ranking", forward=lambda model, batch: model(batch[0]).masked_fill(batch[1], value)
-        )
 
 
 def test_a_masked_item_that_errors_unmask_and_a_new_mask_count():
@@ -109,22 +95,3 @@ def test_the_first_of_some_candidates_is_the_relevant_one(kind):
     assert ndcg(zeros)[0] == pytest.approx(expected)
     assert ndcg(zeros) == ndcg(zeros, task="ranking")
     assert ndcg(flags, task="ranking")[0] == pytest.approx(expected)
-    with pytest.raises(
-        ValueError, match=r"those of task='click', .*from_batches\(..., task='ranking'\) reads labels as the"
-    ):
-        ndcg(torch.arange(ROWS) % 2)
-    with pytest.raises(
-        ValueError, match=r"those of task='multi', .*from_batches\(..., task='ranking'\) reads labels as the"
-    ):
-        ndcg(flags)
-
-
-def test_the_name_of_version_0_10():
-    rows = dr.data.from_batches([(torch.zeros(2, 3), torch.tensor([[0, 1, 0], [1, 0, 0]]))], task="ranking")
-    with pytest.warns(FutureWarning, match="'ranking'"):
-        assert (
-            dr.Evaluator(
-                torch.nn.Linear(3, 3), rows, forward=lambda model, batch: model(batch[0]), task="rank"
-            ).scoring.task
-            == "ranking"
-        )

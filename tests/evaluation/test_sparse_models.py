@@ -61,6 +61,15 @@ def dense(rows):
     return scale[:, None] * adjacency * scale
 
 
+def of_one_and_two_workers(evaluator, folder, **options):
+    """The table of a campaign, which workers must not change."""
+    one, two = (
+        dr.Campaign(evaluator, trials=4, store=folder / str(n), **options).run(workers=n, progress=False)
+        for n in (1, 2)
+    )
+    assert one["auc"].equals(two["auc"]) and one["auc"].nunique() > 2
+
+
 @pytest.mark.parametrize("layout", ["coo", "csr"])
 def test_a_sparse_adjacency_gives_what_the_dense_one_gives(rows, dense, layout, tmp_path):
     plain = dr.Evaluator(LightGCN(dense), rows, forward=forward)
@@ -76,12 +85,7 @@ def test_a_sparse_adjacency_gives_what_the_dense_one_gives(rows, dense, layout, 
     assert np.array_equal(error_map.word, same.word)
     assert np.array_equal(again.scores, full.scores, equal_nan=True) and again.auc == pytest.approx(expected.auc)
     assert full.auc != evaluator.golden.auc and evaluator.unchanged()
-    tables = []
-    for workers in (1, 2):
-        options = {"errors": [dr.BitFlip(1e-3)], "targets": ["all", "embedding"], "trials": 4}
-        campaign = dr.Campaign(evaluator, **options, store=tmp_path / str(workers))
-        tables.append(campaign.run(workers=workers, progress=False))
-    assert tables[0]["auc"].equals(tables[1]["auc"]) and tables[0]["auc"].nunique() > 2
+    of_one_and_two_workers(evaluator, tmp_path, errors=[dr.BitFlip(1e-3)], targets=["all", "embedding"])
     evaluator.verify()
 
 
@@ -89,13 +93,7 @@ def test_a_sparse_adjacency_gives_what_the_dense_one_gives(rows, dense, layout, 
 def test_workers_get_the_adjacency_of_a_model_that_a_factory_makes(rows, dense, tmp_path):
     """The factory makes another adjacency, with fewer entries; the campaign's is used."""
     evaluator = dr.Evaluator(LightGCN(dense.to_sparse_coo()), rows, forward=forward, factory=_other)
-    tables = [
-        dr.Campaign(evaluator, errors=[dr.FixedCount(2)], trials=3, store=tmp_path / str(workers)).run(
-            workers=workers, progress=False
-        )
-        for workers in (1, 2)
-    ]
-    assert tables[0]["auc"].equals(tables[1]["auc"])
+    of_one_and_two_workers(evaluator, tmp_path, errors=[dr.FixedCount(2)])
 
 
 def _other():
@@ -131,11 +129,7 @@ def test_batches_hold_a_sparse_adjacency(rows, dense, layout, tmp_path):
         evaluators.append(dr.Evaluator(Propagation(), dr.data.from_batches(iter(batches)), forward=by_batch))
     plain, evaluator = evaluators
     np.testing.assert_allclose(evaluator.golden.scores, plain.golden.scores, rtol=1e-5, atol=1e-6)
-    tables = []
-    for workers in (1, 2):
-        campaign = dr.Campaign(evaluator, errors=[dr.BitFlip(1e-3)], trials=4, store=tmp_path / str(workers))
-        tables.append(campaign.run(workers=workers, progress=False))
-    assert tables[0]["auc"].equals(tables[1]["auc"]) and tables[0]["auc"].nunique() > 2
+    of_one_and_two_workers(evaluator, tmp_path, errors=[dr.BitFlip(1e-3)])
     assert plain.rows.fingerprint != evaluator.rows.fingerprint
     evaluator.verify()
 

@@ -1,7 +1,5 @@
 """One probe for each tensor: what it flips, what it finds, and what it leaves."""
 
-import warnings
-
 import numpy as np
 import pytest
 import torch
@@ -65,55 +63,28 @@ def test_a_model_that_keeps_what_it_computed(how, called_before):
     assert evaluator.probe() is found  # once
 
 
-def test_a_model_that_forgets():
-    evaluator = Evaluator(Keeping("never").eval(), rows(), forward=forward)
-    assert evaluator.probe() == Probes()
-
-
 class Factors(Keeping):
     """Item vectors of MovieLens, kept or not, and a tower that only a few rows read."""
 
     def __init__(self, how):
         super().__init__(how)
-        self.user, self.rare, self.strict = nn.Linear(4, 8), nn.Linear(1, 1, bias=False), None
+        self.user, self.rare = nn.Linear(4, 8), nn.Linear(1, 1, bias=False)
 
     def forward(self, dense):
         scores = super().forward(dense)
-        if self.strict and float(dense[0, 0]) == self.first and float(self.rare.weight.detach()) != self.strict:
-            raise ValueError("the tower is not the one of training")
         return scores + self.rare(dense[:, :1])[:, 0] if float(dense[0, 0]) == self.first else scores
 
 
-@pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize(("how", "unread"), [("tensor", ("item.weight", "item.bias", "items")), ("never", ())])
-def test_a_stream(how, unread, strict):
-    """A tower that the first block does not read is no false alarm, nor does it end the probe if it raises."""
+def test_a_stream(how, unread):
+    """A tower that the first block does not read is no false alarm."""
     data = load_dataset("synthetic-movielens/full", rows=6000)
     model = Factors(how).eval()
     model.first = float(data.test.dense[200, 0])
-    model.strict = float(model.rare.weight.detach()) if strict else None
     blocks = [data.test.take(np.arange(first, first + 200)) for first in (0, 200, 400)]
     rows = stream(lambda: iter(blocks))
     evaluator = Evaluator(model, rows, forward=lambda model, batch: model(batch.dense_features))
     assert evaluator.probe().unread == unread
-
-
-NAMES = ["fm", "dcn", "afm", "afn", "wide_deep", "deepfm", "dlrm", "dlrm_dcn", "dummy"]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_no_false_alarm(name):
-    """Of the library's models, as they are initialised."""
-    data = load_dataset("synthetic-movielens/full", rows=6000)
-    torch.manual_seed(0)
-    small = {"afn": {"neurons": 8, "deep_mlp": (16, 16)}}.get(name, {})
-    evaluator = Evaluator(build_model(name, data.schema, **small).eval(), data.test)
-    before = state_digest(evaluator.model)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found = evaluator.probe()
-    assert (found.full_run, found.without_effect) == (None, ()) and state_digest(evaluator.model) == before
-    evaluator.verify()
 
 
 class Latching(nn.Module):
@@ -154,13 +125,7 @@ def test_flips_change_every_word_and_leave_it_finite(dtype):
     assert len(error_map) == 54 and (after != before.double()).all() and after.isfinite().all()
     if dtype.is_floating_point:
         assert (after[50:].abs() == 1).all()
-    assert state_digest(model) == state_digest_of(before)
-
-
-def state_digest_of(tensor):
-    model = nn.Module()
-    model.register_buffer("b", tensor)
-    return state_digest(model)
+    assert torch.equal(model.b.view(torch.uint8), before.view(torch.uint8))
 
 
 def test_flips_of_chosen_rows():

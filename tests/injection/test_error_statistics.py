@@ -1,41 +1,20 @@
-"""How many errors there are, and where: against what the error models say."""
+"""How many errors there are, and where: against what the error models say; strata by critical bits, and their weights."""
 
 import copy
-import itertools
 import math
 
 import numpy as np
 import pytest
 import torch
-from scipy.stats import binom, chi2, chisquare
+from scipy.stats import chisquare
 from torch import nn
 
 import drsrobust as dr
 from drsrobust.injection import ErrorMapMismatch, resolve
-from drsrobust.injection.address_space import AddressSpace, TargetTensor
-from drsrobust.injection.stored import Stored
-from tests.injection.spaces import COUNTED, filled, holder, space_of
-
-NEARLY_SURE = [0.00005, 0.99995]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", COUNTED)
-@pytest.mark.parametrize("rate", [1, 0.5, 0.007, 9e-4, 1e-6, 1e-10, 0])
-def test_events_are_binomial(name, rate):
-    kind, wide = COUNTED[name]
-    shape = (max(100, min(10**13, int(60 / rate) if rate else 10**13)) * wide // 16 + 1,)
-    memory = torch.zeros(1, dtype=torch.float16).expand(shape)  # one word that stands for all
-    space = AddressSpace(
-        [TargetTensor("t", "t", shape, TargetTensor.of("t", "t", torch.float16, shape).format, None, Stored(memory))]
-    )
-    maps = [kind(rate).sample(space, seed=seed) for seed in range(10)]
-    places = {"RowError": space.rows(8), "MultiBit": space.words}.get(name, space.bits if wide == 1 else space.words)
-    assert {error_map.n_sites for error_map in maps} == {places}
-    low, high = binom.ppf(NEARLY_SURE, places * len(maps), rate)
-    assert low <= sum(error_map.n_events for error_map in maps) <= high
-    if name == "BitFlip":
-        assert all(error_map.bits == error_map.n_events for error_map in maps)
+from drsrobust.injection.critical_bits import CriticalBits, Stratum, harmful_pilots, masks_in
+from drsrobust.injection.number_formats import harmful_masks, plain, quantized_rows
+from tests.conftest import long_but
+from tests.injection.spaces import filled, holder, space_of
 
 
 def shared_space():
@@ -75,26 +54,9 @@ def test_what_depends_on_the_memory_has_no_expected_share():
         assert error_model.sample(shared_space(), seed=1).requested_rate is None
 
 
-def uniform(counts, scale=1.0):
-    """Chi-square p-value of counts that should be equal; `scale`: their variance over a multinomial's."""
-    counts = np.asarray(counts, float)
-    return chi2.sf(chisquare(counts).statistic / scale, counts.size - 1)
-
-
-def bits_of(mask, wide):
-    """How often each bit is set in masks."""
-    return [int(((mask >> np.uint64(bit)) & np.uint64(1)).sum()) for bit in range(wide)]
-
-
-def test_sets_of_bits_are_uniform():
-    """MultiBit: every set of two bits of a byte, every bit of three, and every word."""
-    error_map = dr.MultiBit(1, 2).sample(space_of((6000,), "uint8"), seed=1)
-    pairs = [1 << one | 1 << other for one, other in itertools.combinations(range(8), 2)]
-    assert uniform([int((error_map.mask == pair).sum()) for pair in pairs]) > 1e-4
-    three = dr.MultiBit(1, 3).sample(space_of((6000,), "float64"), seed=1)
-    assert uniform(bits_of(three.mask, 64), scale=1 - 2 / 63) > 1e-4
-    words = np.bincount(dr.MultiBit(0.02, 1).sample(space_of((200_000,)), seed=1).word // 5000, minlength=40)
-    assert uniform(words) > 1e-4
+def uniform(counts):
+    """Chi-square p-value of counts that should be equal."""
+    return chisquare(np.asarray(counts, float)).pvalue
 
 
 @pytest.mark.parametrize("error_model", [dr.StuckAt(1, 0.05), dr.RandomValue(0.5, -1, 1)], ids=str)
@@ -105,15 +67,13 @@ def test_maps_made_from_words_are_refused_on_others(error_model):
     with error_map.applied(twin):
         pass
     word = int(error_map.word[error_map.tensor == 1][0])
-    with torch.no_grad():
-        twin.weight.view(-1)[word] = 123.0
+    twin.weight.data.view(-1)[word] = 123.0
     for refused in (error_map, error_map | dr.BitFlip(0.5).sample(resolve(model), seed=1)):
         with pytest.raises(ErrorMapMismatch, match=f"words of 'weight'.*word {word} was 0x.*, here it is 0x42f60000"):
             refused.apply(twin)
-    with torch.no_grad():
-        untouched = next(i for i in range(12) if i not in error_map.word[error_map.tensor == 1])
-        twin.weight.copy_(model.weight)
-        twin.weight.view(-1)[untouched] = 123.0
+    untouched = next(i for i in range(12) if i not in error_map.word[error_map.tensor == 1])
+    twin.weight.data.copy_(model.weight)
+    twin.weight.data.view(-1)[untouched] = 123.0
     error_map.apply(twin)  # words that no mask was made from may differ
 
 
@@ -131,13 +91,60 @@ def test_random_values_of_the_whole_range():
 
 def test_long_bursts_and_rows_cost_what_is_there():
     """Lengths far beyond the memory; drawn whole they would take gigabytes."""
-    space = space_of((4160,))
-    assert dr.Burst(1e-4, 10**12).expected_share(space) == pytest.approx(
-        dr.Burst(1e-4, space.bits).expected_share(space)
-    )
-    burst = dr.Burst(1e-4, 10**12).sample(space, seed=1)
+    space, long = space_of((4160,)), dr.Burst(1e-4, 10**12)
+    assert long.expected_share(space) == pytest.approx(dr.Burst(1e-4, space.bits).expected_share(space))
+    burst = long.sample(space, seed=1)
     lowest = int(burst.mask[0])
     first = 32 * int(burst.word[0]) + (lowest & -lowest).bit_length() - 1
     assert burst.bits == space.bits - first
     row = dr.RowError(1, row_bytes=2**40, density=1).sample(space, seed=1)
     assert row.bits == space.bits and row.n_events == 1
+
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
+
+
+@pytest.mark.parametrize("dtype", long_but(DTYPES[::4], DTYPES))
+@pytest.mark.parametrize("errors", [dr.BitFlip(2e-3), dr.FixedCount(2)], ids=str)
+def test_weights_give_the_flips_of_plain_maps(dtype, errors):
+    """In each part of the bits the weighted mean number of flips is that of plain maps, and a seed draws its map again."""
+    model = nn.Linear(12, 9)
+    model.weight = nn.Parameter(torch.zeros(9, 12, dtype=dtype), requires_grad=False)
+    space = dr.resolve(model, "weight")
+    parts, strata = CriticalBits().parts(space), errors.strata(space, CriticalBits())
+    assert sum(one.probability for one in strata) == pytest.approx(1)
+    narrow = dtype in (torch.float8_e4m3fn, torch.float8_e5m2) and isinstance(errors, dr.FixedCount)
+    assert narrow or {"0, others 0", "0, others 1+"} <= {one.name for one in strata}
+    share, means = getattr(errors, "ber", None) or errors.k / space.bits, np.zeros(3)
+    for one in (one for one in strata if not one.is_pilot):
+        for seed in range(200):
+            error_map = one.error_model.sample(space, seed=seed)
+            flips = [int(np.bitwise_count(error_map.mask & masks_in(p, space, error_map)).sum()) for p in parts[:3]]
+            assert not one.name.startswith("0, others") or (flips[0] == 0 and (flips[1] > 0) == one.name.endswith("1+"))
+            assert getattr(errors, "k", error_map.bits) == error_map.bits == sum(flips)
+            means += one.probability / 200 * np.array(flips)
+    expected = share * np.array([part.bits for part in parts[:3]])
+    assert np.abs(means - expected) == pytest.approx(0, abs=0.35 * max(1, expected.max() ** 0.5))
+
+
+def test_which_bits_are_harmful():
+    rows = harmful_masks(quantized_rows("int8", 8, 4, 16))
+    assert rows.tolist() == [0, 0xFC, 0, 0xFC, *[0] * 12]  # sign and exponent of a float16 scale and bias
+    expected = {torch.float32: 0xFF800000, torch.float8_e5m2: 0xFC, torch.float8_e4m3fn: 0xFF, torch.int8: 0xFF}
+    for dtype, masks in expected.items():
+        assert int(harmful_masks(plain(dtype))[0]) == masks
+
+
+def test_a_pilot_that_shows_harm_takes_the_bound_away():
+    """The stratum that saw none of 17 % of a flip's loss was taken as bounded by what it saw."""
+    pilots = "pilot, others 47", "pilot, mild 64"
+    strata = [
+        Stratum("0, others 0", 0.967, None, "anywhere", pilots[1:]),
+        Stratum("0, others 1+", 0.029, None, "anywhere", pilots[:1]),
+        Stratum("1+", 0.004, None),
+        *(Stratum(name, 0.0, None, pilot_share=share) for name, share in zip(pilots, (6e-4, 1.3e-3), strict=True)),
+    ]
+    losses = [np.zeros(16), np.zeros(16), np.full(16, 0.29), np.full(8, 0.3), np.full(8, 0.003)]
+    harmful = harmful_pilots(strata, losses)
+    assert harmful == {pilots[0]} and [one.is_bounded("chip", harmful) for one in strata[:3]] == [True, False, False]
+    assert harmful_pilots(strata, [*losses[:3], np.full(8, 1e-3), losses[4]]) == set()

@@ -1,7 +1,8 @@
+import numpy as np
 import pytest
 import torch
 
-from drsrobust.injection.number_formats import format_named, plain, quantized_rows
+from drsrobust.injection.number_formats import bit_classes, format_named, plain, quantized_rows
 
 
 def numbers(mask):
@@ -10,31 +11,6 @@ def numbers(mask):
 
 def fields(dtype):
     return {name: numbers(mask[0]) for name, mask in plain(dtype).fields.items()}
-
-
-FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_fields_of_floats_are_what_pytorch_computes_with(dtype):
-    """The exponent is what doubling changes, the sign what negation changes, the mantissa what is left."""
-    integer = {8: torch.uint8, 16: torch.int16, 32: torch.int32, 64: torch.int64}[8 * dtype.itemsize]
-    width = 8 * dtype.itemsize
-
-    def bits(value):
-        word = int(torch.tensor(value, dtype=torch.float64).to(dtype).view(integer)) % 2**width
-        return {i for i in range(width) if word >> i & 1}
-
-    found = fields(dtype)
-    assert sorted(i for group in found.values() for i in group) == list(range(width))
-    assert bits(1.5) ^ bits(-1.5) == found["sign"]
-    assert bits(1.0) <= found["exponent"]  # the mantissa of 1.0 is all zeros
-    powers = [2.0**e for e in range(-14, 9) if 2.0**e >= torch.finfo(dtype).smallest_normal]
-    exponents = set().union(*map(bits, powers))
-    assert exponents <= found["exponent"] and max(exponents) == max(found["exponent"])
-    eps = float(torch.finfo(dtype).eps)
-    assert bits(1.0) ^ bits(1.0 + eps) == {0} and bits(1.0) ^ bits(1.5) == {max(found["mantissa"])}
-    assert 2.0 ** -len(found["mantissa"]) == eps
 
 
 def test_fields_of_integers():
@@ -47,8 +23,6 @@ def test_eligible_bits():
     assert numbers(plain(torch.float32).eligible(("exponent", 0))[0]) == {0, *range(23, 31)}
     assert numbers(plain(torch.int8).eligible(("exponent",))[0]) == set()
     assert numbers(plain(torch.float16).eligible(None)[0]) == set(range(16))
-    with pytest.raises(ValueError, match="bit 16 does not exist in bfloat16; its words have bits 0 to 15"):
-        plain(torch.bfloat16).eligible((16,))
 
 
 @pytest.mark.parametrize(
@@ -66,15 +40,50 @@ def test_quantized_rows(values, dim, row, live):
     assert form.eligible(("padding", "scale")).tolist() == [255] * 2 + [0] * (live - 2) + [255] * (row - live)
 
 
-def test_rows_of_floats_are_floats():
-    form = quantized_rows("float16", 5, 0, 16)
-    assert form.dtype == torch.float16 and form.period == 8
-    assert form.eligible(("sign",)).tolist() == [2**15] * 5 + [0] * 3
-    assert form.eligible(("padding",)).tolist() == [0] * 5 + [2**16 - 1] * 3
-
-
 def test_names_of_formats_are_read_again():
     for form in (plain(torch.float8_e5m2), quantized_rows("int4", 5, 4, 16), quantized_rows("float16", 5, 0, 16)):
         assert format_named(form.name) == form
-    with pytest.raises(ValueError, match="'float31' is no number format"):
-        format_named("float31")
+
+
+def test_bit_classes_of_float32_are_the_literatures():
+    assert bit_classes("float32") == {
+        "sign": (31,),
+        "exponent_top": (30,),
+        "exponent_high": (27, 28, 29),
+        "exponent_low": (23, 24, 25, 26),
+        "mantissa": tuple(range(23)),
+    }
+
+
+def test_bit_classes_of_other_formats():
+    bfloat16, float64 = bit_classes("bfloat16"), bit_classes("float64")
+    assert bfloat16["exponent_high"] == (11, 12, 13) and bfloat16["exponent_low"] == (7, 8, 9, 10)
+    assert float64["exponent_top"] == (62,) and float64["exponent_low"] == (52, 53, 54, 55)
+    assert "exponent_high" not in bit_classes("float16") and bit_classes("float8_e4m3fn")["exponent_low"] == (3, 4, 5)
+    assert bit_classes("int8") == {"sign": (7,), "value_high": (3, 4, 5, 6), "value_low": (0, 1, 2)}
+    assert bit_classes("uint8") == {"value_high": (4, 5, 6, 7), "value_low": (0, 1, 2, 3)}
+    assert bit_classes(quantized_rows("int4", 6, 4, 16)) == {
+        "value": ("value",),
+        "scale": ("scale",),
+        "bias": ("bias",),
+    }
+    assert bit_classes(quantized_rows("float16", 3, 0, 8)) == bit_classes("float16")
+
+
+PARTED = [
+    plain(torch.float64),
+    plain(torch.int32),
+    quantized_rows("int8", 5, 4, 16),
+    quantized_rows("float32", 3, 0, 16),
+]
+
+
+@pytest.mark.parametrize("known", PARTED, ids=lambda known: known.name)
+def test_bit_classes_are_a_partition(known):
+    """Each bit but padding is in one class, and classes say what their flips scale by."""
+    seen = np.zeros(known.period, np.uint64)
+    for bits in bit_classes(known).values():
+        mask = known.eligible(bits)
+        assert not (mask & seen).any() and mask.any()
+        seen |= mask
+    assert (seen == known.eligible(None)).all()

@@ -23,23 +23,11 @@ def kjt(values, lengths):
     return KeyedJaggedTensor(keys=["a"], values=torch.tensor(values), lengths=torch.tensor(lengths))
 
 
-def test_batches_of_the_library(trained, data):
-    batch = next(data.test.batches(64))
-    trained.eval()
-    with torch.no_grad():
-        assert torch.equal(call(trained, batch), trained(batch.dense_features, batch.sparse_features))
-
-
 @pytest.mark.parametrize("kind", [tuple, list])
 def test_dense_jagged_label(kind):
     dense, ids = torch.rand(2, 3), kjt([4, 5, 6], [1, 2])
     got = call(Pair(), kind([dense, ids, torch.zeros(2)]))
     assert got[0] is dense and got[1] is ids
-
-
-def test_forward_goes_first(data):
-    batch = next(data.test.batches(64))
-    assert call(Pair(), batch, forward=lambda model, given: (model.weight.item(), given)) == (1.0, batch)
 
 
 def test_device():
@@ -63,24 +51,3 @@ def test_batches_are_moved_to_the_model(data):
     assert dense.is_meta and ids.values().is_meta
     same = call(Pair(), batch, forward=lambda model, batch: batch)
     assert same is batch
-
-
-@pytest.mark.parametrize(
-    ("batch", "seen", "part"),
-    [
-        ((torch.ones(2), torch.ones(2)), "a tuple of 2 tensors", "batch[0]"),
-        ([torch.ones(2), {"a": 1}, 3], "a list (Tensor, dict, int)", "batch[0]"),
-        (
-            (torch.ones(2), KeyedJaggedTensor(["a"], torch.ones(1), torch.ones(1))),
-            "a tuple (Tensor, KeyedJaggedTensor)",
-            "batch[0]",
-        ),
-        ({"x": torch.ones(2), "y": 1}, "a dict with the keys 'x', 'y'", "batch['x']"),
-        (torch.ones(2, 3), "a tensor [2, 3]", "batch"),
-        (None, "of type NoneType", "batch"),
-    ],
-)
-def test_other_batches_need_forward(batch, seen, part):
-    with pytest.raises(TypeError) as error:
-        call(Pair(), batch)
-    assert str(error.value) == f"this batch is {seen}; pass forward=lambda model, batch: model({part})"

@@ -237,17 +237,6 @@ def test_compiled_expressions_count_and_the_state_of_random_numbers_does_not():
         assert code_digest([generator]) == before and before.missing is None
 
 
-def test_a_users_own_manifest_and_uuid_count():
-    class Own(nn.Module):
-        """A user's module with names that the library and FBGEMM use for their own."""
-
-    for name in ("manifest", "uuid"):
-        first, other = Own(), Own()
-        setattr(first, name, 1)
-        setattr(other, name, 2)
-        assert code_digest(first) != code_digest(other)
-
-
 def test_installed_functions_that_are_replaced_count(monkeypatch):
     import statistics
 

@@ -43,25 +43,6 @@ def test_memory(mitigation):
     assert mitigation.on(inside).identity() == confined.identity() and confined.name != mitigation.name
 
 
-@pytest.mark.parametrize(
-    "mitigation", [dr.WeightRange.fit(MODEL), dr.BitProtection(range(23, 32))], ids=lambda one: one.name
-)
-def test_the_errors_that_remain_are_those_of_the_whole(mitigation):
-    """Of protections without errors in memory of their own."""
-    whole = screened(mitigation, DRAWN, MODEL, 5).remaining
-    assert entries(screened(mitigation.on(["2.weight"]), DRAWN, MODEL, 5).remaining, ["2.weight"]) == entries(
-        whole, ["2.weight"]
-    )
-
-
-def test_of_a_fixed_count_few_errors_fall_into_small_copies():
-    """Counted errors spare the copies."""
-    drawn = dr.FixedCount(60).sample(dr.resolve(MODEL), seed=3)
-    left = screened(dr.Replication().on(["2.bias"]), drawn, MODEL, 3).remaining
-    others = NAMES - {"2.bias"}
-    assert entries(left, others) == entries(drawn, others) and not entries(left, ["2.bias"])
-
-
 def test_checks_of_layers():
     abft = dr.ABFTLinear.fit(MODEL, action="restore")
     first = abft.on(["0.weight"])
@@ -84,16 +65,7 @@ def test_learnt_bounds(trained, data):
     confined = clip.on([name])
     assert {site.module for site in confined.learnt} == {"over_arch.model.1"} and name in confined.covers(trained)
     assert 0 < confined.cost(trained).stored_bits < clip.cost(trained).stored_bits
-    assert confined.identity() != clip.identity()
-    with pytest.raises(TypeError, match=r"clip 6 has one bound for all sites; only ActivationClipping.fit"):
-        dr.ActivationClipping(6).on([name])
-
-
-def test_what_belongs_to_no_tensor_cannot_be_confined():
-    guard = dr.NaNGuard(value=0.0)
-    assert guard.covers(MODEL) == set()
-    with pytest.raises(TypeError, match=r"cannot be confined to 0.weight"):
-        guard.on(["0.weight"])
+    assert confined.identity() != clip.identity() and dr.NaNGuard(value=0.0).covers(trained) == set()
 
 
 def test_confining_twice_keeps_what_both_hold():

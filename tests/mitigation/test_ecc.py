@@ -1,6 +1,7 @@
-"""SECDED codes by enumeration of errors; memory under them against a decoder of one code word at a time."""
+"""SECDED codes by enumeration of errors; memory under them against a decoder of one code word at a time; wrong check bits."""
 
 from collections import Counter
+from copy import copy
 from functools import reduce
 from itertools import combinations
 from operator import xor
@@ -8,16 +9,19 @@ from operator import xor
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy.stats import binom
+from torch import nn
 
 import drsrobust as dr
 from drsrobust.mitigation.base import Screened
 from drsrobust.mitigation.memory.ecc import CLEAN, CORRECTED, ECC, SECDED, UNCORRECTABLE
+from drsrobust.mitigation.memory.protected_words import ProtectedWords
+from drsrobust_extras.protection.copies import copy_name
+from drsrobust_extras.protection.parity import ParityZero
+from drsrobust_extras.protection.replication import Replication
 from tests.mitigation.plain import (
     TRIAL,
     WIDTHS,
+    bits_of,
     errors_of,
     map_of,
     masks_of,
@@ -87,35 +91,6 @@ def test_what_is_left_of_each_code_word(form, data_bits, action):
         )
 
 
-def test_zeroed_and_restored_words_in_the_model():
-    layer = table(100)
-    drawn = dr.BitFlip(0.01).sample(dr.resolve(layer), seed=1)
-    before = layer.weight.detach().clone()
-    given_up = screened(ECC(64, "zero"), drawn, layer, 1)
-    with given_up.remaining.applied(layer):
-        assert (layer.weight == 0).sum() >= 2 * given_up.counts["uncorrectable"] - 8 > 0
-    assert torch.equal(layer.weight, before)
-    restored = screened(ECC(64, "restore"), drawn, layer, 1)
-    assert restored.counts == given_up.counts
-    assert restored.remaining.words < screened(ECC(64), drawn, layer, 1).remaining.words
-
-
-@pytest.mark.parametrize("ber", [1e-4, 1e-2])
-@pytest.mark.parametrize("data_bits", [32, 64])
-def test_how_often_two_and_more_bits_of_a_code_word_are_wrong(data_bits, ber):
-    """1 - (1 - p)^n - n p (1 - p)^(n - 1); all of them, and none else, are not corrected."""
-    layer = table(20_000)
-    code = SECDED(data_bits)
-    n = layer.weight.numel() * 32 // data_bits
-    lost = 0
-    for seed in range(2):
-        drawn = dr.BitFlip(ber).sample(dr.resolve(layer), seed=seed)
-        counts = screened(ECC(data_bits), drawn, layer, seed).counts
-        lost += counts["uncorrectable"] + counts["miscorrected"] + counts["unnoticed"]
-    expected = 2 * n * binom.sf(1, code.bits, ber)
-    assert abs(lost - expected) < 5 * np.sqrt(expected) + 1
-
-
 def test_what_it_costs():
     layer = table(64)
     assert ECC(64).cost(layer).stored_bits == 64 * 16 * 32 // 8
@@ -131,51 +106,17 @@ def test_only_its_target_is_protected():
     assert after["a.weight"] == before["a.weight"] and after["b.weight"] < before["b.weight"]
     rows = dr.Rows("a", range(10, 20))
     left = screened(ECC(target=rows), drawn, model, 1).remaining
-    outside = drawn.frame().query("tensor == 'b.weight' or row < 10 or row >= 20")
-    assert (
-        left.frame()
-        .query("tensor == 'b.weight' or row < 10 or row >= 20")
-        .reset_index(drop=True)
-        .equals(outside.reset_index(drop=True))
+    outside, same = (
+        one.frame().query("tensor == 'b.weight' or row < 10 or row >= 20").to_numpy().tolist() for one in (drawn, left)
     )
+    assert outside == same
     assert ECC(target=rows).cost(model).stored_bits == 10 * 16 * 32 // 8
-
-
-def test_what_is_detected_and_repaired():
-    layer = table(100)
-    drawn = dr.BitFlip(1e-2).sample(dr.resolve(layer), seed=1)
-    after = screened(ECC(), drawn, layer, 1)
-    assert (after.detected, after.repaired) == (True, False) and after.remaining.bits < drawn.bits
-    one = dr.BitFlip(1e-5).sample(dr.resolve(layer), seed=4)
-    after = screened(ECC(), one, layer, 4)
-    assert len(one) > 0 and len(after.remaining) == 0 and (after.detected, after.repaired) == (True, True)
-    none = dr.BitFlip(0.0).sample(dr.resolve(layer), seed=4)
-    after = screened(ECC(), none, layer, 4)
-    assert (after.detected, after.repaired) == (False, None)
-
-
-def test_stuck_bits():
-    """Masks say which bits are wrong now, whatever made them: the map of stuck bits is decoded as any other."""
-    layer = table(500)
-    drawn = dr.StuckAt(1, 2e-3).sample(dr.resolve(layer), seed=1)
-    left = screened(ECC(), drawn, layer, 1).remaining
-    assert 0 < left.bits < drawn.bits / 2
-    with left.applied(layer):
-        pass
-
-
-def test_mistakes():
-    with pytest.raises(ValueError, match="must be 32"):
-        ECC(16)
-    with pytest.raises(ValueError, match="restore"):
-        ECC(64, "restored")
-    other = dr.BitFlip(1e-3).sample(dr.resolve(table(10)), seed=1)
-    with pytest.raises(dr.injection.ErrorMapMismatch, match=r"\[10, 16\] float32"):
-        screened(ECC(), other, table(20), 1)
 
 
 def test_what_several_protections_noticed():
     layer = table(100)
+    none = screened(ECC(), dr.BitFlip(0.0).sample(dr.resolve(layer), seed=4), layer)
+    assert (none.detected, none.repaired) == (False, None)
     drawn = dr.BitFlip(1e-2).sample(dr.resolve(layer), seed=1)
     both = screened(ECC(64, "restore") + ECC(32), drawn, layer, 1)
     assert both.detected and both.repaired is False  # miscorrected ones are not right
@@ -266,22 +207,123 @@ def test_triple_errors_are_miscorrected_as_often_as_there_are_code_words_of_weig
     assert miscorrected.mean() == pytest.approx(share, abs=0.1)
 
 
-@given(st.integers(1, 64), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(0, 255))
-def test_errors_alone_are_decoded_as_in_a_word(data, word, mask, own):
-    code = SECDED(data)
-    word, mask, own = word >> (64 - data), mask >> (64 - data), own & ((1 << code.check_bits) - 1)
-    word, mask, own = (np.array([one], np.uint64) for one in (word, mask, own))
-    check = code.encode(word)
-    there, alone = code.decode(word ^ mask, check ^ own), code.decode(mask, own)
-    assert there.words == word ^ alone.words and there.check == check ^ alone.check and there.status == alone.status
+def drawn_errors(mitigation, error_map, model, seed=1):
+    """The errors in check bits (by code word) or copies (by word) of a mitigation, by tensor, as its `decode` gets them."""
+    found, recorder = {}, copy(mitigation)
+
+    def decode(protected, errors, stored, trial):
+        found.update(stored)
+        return mitigation.decode(protected, errors, stored, trial)
+
+    recorder.decode = decode
+    screened(recorder, error_map, model, seed)
+    return found
 
 
-def test_mistakes_of_a_code():
-    for wrong in (0, 65, True, 3.0):
-        with pytest.raises(ValueError, match="data_bits must be "):
-            SECDED(wrong)
-    with pytest.raises(ValueError, match="more than 32 bits"):
-        SECDED(32).encode(np.array([1 << 32], np.uint64))
-    with pytest.raises(ValueError, match="more than 7 check bits"):
-        SECDED(32).decode(np.array([1], np.uint64), np.array([128]))
-    assert SECDED(64).encode(np.empty(0, np.uint64)).shape == (0,)
+def sampled(error_model, model, target="all", seed=1):
+    return error_model.sample(dr.resolve(model, target), seed=seed)
+
+
+RATED = [
+    dr.BitFlip(1e-3),
+    dr.MultiBit(1e-2, 2),
+    dr.RandomWord(1e-2),
+    dr.RandomValue(1e-2, 1, 2),
+    dr.Burst(1e-4, 5),
+    dr.RowError(1e-1, 64),
+    dr.BitFlip(1e-3) + dr.MultiBit(1e-4, 3),
+]
+
+
+@pytest.mark.parametrize("mitigation", [ECC(), ParityZero(), Replication()], ids=lambda one: one.name)
+@pytest.mark.parametrize("error_model", RATED, ids=str)
+def test_every_error_model_hits_check_bits_too(error_model, mitigation):
+    model = table(4000)
+    drawn = sampled(error_model, model)
+    found = drawn_errors(mitigation, drawn, model)
+    (area,) = mitigation.protected(model)
+    share = sum(map(bits_of, found.values())) / mitigation.extra_bits(area)
+    assert 0.4 < share / drawn.realised_rate < 2
+    same, other = (drawn_errors(mitigation, drawn, model, seed) for seed in (1, 2))
+    drawn_masks, same, other = (
+        {name: masks_of(errors) for name, errors in every.items()} for every in (found, same, other)
+    )
+    assert drawn_masks == same and drawn_masks != other
+
+
+def test_i_i_d_errors_have_their_rate():
+    model = table(20_000)
+    drawn = sampled(dr.BitFlip(1e-3), model)
+    found = drawn_errors(ECC(), drawn, model)["weight"]
+    n = 20_000 * 16 * 4
+    assert abs(bits_of(found) - n * 1e-3) < 5 * (n * 1e-3) ** 0.5
+    copies = drawn_errors(Replication(), drawn, model)
+    n, first, second = 20_000 * 16 * 32, copies["weight (copy 1)"], copies["weight (copy 2)"]
+    assert all(abs(bits_of(copy) - n * 1e-3) < 5 * (n * 1e-3) ** 0.5 for copy in (first, second))
+    for other in (second.index, drawn.word):  # independent of each other
+        assert len(np.intersect1d(first.index, other)) == pytest.approx(n / 32 * 0.0315**2, rel=0.3)
+
+
+@pytest.mark.parametrize("make", [dr.BitFlip, lambda r: dr.MultiBit(r, 2), dr.RandomWord])
+def test_nested_over_rates(make):
+    model = table(2000)
+    few, many = (drawn_errors(ECC(), sampled(make(rate), model), model)["weight"] for rate in (1e-3, 1e-2))
+    few, many = masks_of(few), masks_of(many)
+    assert 0 < len(few) < len(many) and all(mask & many.get(word, 0) == mask for word, mask in few.items())
+
+
+def test_a_sum_draws_each_of_its_models():
+    model = table(2000)
+    one, other = dr.BitFlip(1e-3), dr.MultiBit(1e-3, 2)
+    both = masks_of(drawn_errors(ECC(), sampled(one + other, model), model)["weight"])
+    for part in (one, other):
+        alone = masks_of(drawn_errors(ECC(), sampled(part, model), model)["weight"])
+        assert all(mask & both.get(word, 0) == mask for word, mask in alone.items())
+    twice = drawn_errors(ECC(), sampled(one + one, model), model)["weight"]
+    assert bits_of(twice) > 1.7 * bits_of(
+        drawn_errors(ECC(), sampled(one, model), model)["weight"]
+    )  # streams of their own
+
+
+def test_stuck_bits_of_copies_are_wrong_where_the_copy_has_the_other_value():
+    model = table(200)
+    (area,) = ECC().protected(model)
+    stuck = drawn_errors(Replication(), sampled(dr.StuckAt(1, 1.0), model), model)["weight (copy 1)"]
+    assert (area.read(stuck.index) ^ stuck.mask == 2**32 - 1).all()
+
+
+def test_models_that_name_or_count_bits_and_stuck_bits_leave_check_bits_clean():
+    model, named = table(100), [dr.BitFlip(0.5, bits="exponent"), dr.BitFlip(0.5, bits=range(32)), dr.SingleBit(3)]
+    for error_model in (*named, dr.FixedCount(500), dr.StuckAt(1, 0.5)):
+        assert not drawn_errors(ECC(), sampled(error_model, model), model)
+
+
+def test_a_loaded_map_leaves_them_clean(tmp_path):
+    model = table(100)
+    drawn = sampled(dr.BitFlip(0.1), model)
+    drawn.save(tmp_path / "map.npz")
+    loaded = dr.ErrorMap.load(tmp_path / "map.npz")
+    assert not drawn_errors(ECC(), loaded, model)
+    assert drawn_errors(ECC(), drawn, model)
+
+
+def test_only_what_belongs_to_targeted_rows():
+    model = table(1000)
+    rows = dr.Rows("weight", [3, 500, 501])
+    drawn = sampled(dr.BitFlip(0.2), model, rows)
+    found = drawn_errors(ECC(), drawn, model)["weight"]
+    assert set((found.index // 8).tolist()) == {3, 500, 501}  # a row has 8 code words
+    copies = drawn_errors(Replication(target=dr.Rows("weight", range(400, 600))), drawn, model)
+    assert {row // 16 for row in copies[copy_name(ProtectedWords(dr.resolve(model).tensors[0]), 1)].index.tolist()} == {
+        500,
+        501,
+    }
+
+
+def test_sources_of_several_pairs():
+    model = nn.ModuleDict({"a": table(50), "b": table(50)})
+    pairs = [(dr.BitFlip(0.1), "a.*"), (dr.MultiBit(0.1, 2), "b.*")]
+    with dr.inject(model, pairs, seed=1, mitigation=ECC()) as left:
+        assert [source.error_model.label for source in left.sources] == ["BitFlip", "MultiBit(bits_per_word=2)"]
+    found = drawn_errors(ECC(), left, model)
+    assert set(found) == {"a.weight", "b.weight"}

@@ -122,12 +122,6 @@ def test_each_tensor_of_an_output_has_bounds_of_its_own():
         assert table["low"][part] == values.min() and table["high"][part] == values.max()
 
 
-def test_what_a_protection_finds_is_no_error_of_forward():
-    model, data = Scorer(lambda scores, hidden: scores / 0).eval(), rows()
-    with pytest.raises(ValueError, match=r"^logit the model has NaN or infinite values without errors"):
-        ActivationClipping.fit(model, data, forward=lambda model, batch: model(batch[0]))
-
-
 class Pair(nn.Linear):
     def forward(self, x):
         return super().forward(x), None
@@ -148,30 +142,13 @@ class Pairs(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("fit", "told"),
-    {
-        "linear": (ABFTLinear.fit, "Pair.* gave a tuple; checksums are of one tensor"),
-        "calibrated": (
-            lambda model: ABFTLinear.fit(model, rows=rows(), mode="calibrated", forward=lambda m, b: m(b[0])),
-            "Pair.* gave a tuple; checksums are of one tensor",
-        ),
-        "tables": (ABFTEmbeddingBag.fit, "Looked.* gave a dict; checksums are of one tensor"),
-    }.values(),
+    ("fit", "gave"), [(ABFTLinear.fit, "Pair.* a tuple"), (ABFTEmbeddingBag.fit, "Looked.* a dict")]
 )
-def test_checksums_leave_out_layers_that_give_no_tensor(fit, told):
+def test_checksums_leave_out_layers_that_give_no_tensor(fit, gave):
     model, data = Pairs().eval(), rows()
     evaluator = dr.Evaluator(model, data, forward=lambda model, batch: model(batch[0]))
-    with pytest.warns(UserWarning, match=told), evaluator.under(fit(model)) as guarded:
+    with pytest.warns(UserWarning, match=gave), evaluator.under(fit(model)) as guarded:
         assert guarded.golden.scores.tolist() == evaluator.golden.scores.tolist()
-
-
-def test_a_trace_compares_tensors_in_objects():
-    model, batch = Scorer(KINDS["object"][0]).eval(), rows().batches[0]
-    with dr.inject(model, dr.FixedCount(1, bits=[31]), target="last.bias", seed=1) as error_map:
-        pass
-    table = dr.trace(model, batch, error_map, forward=lambda model, batch: model(batch[0])).set_index("module")
-    assert table.loc["(model)", "outputs"] == 64 + 64 * 16
-    assert table.loc["(model)", "share_changed"] == 64 / (64 + 64 * 16)
 
 
 def test_errors_in_activations_hit_objects():

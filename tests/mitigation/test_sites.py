@@ -6,9 +6,7 @@ from torch import nn
 
 from drsrobust.introspection.embedding_modules import torchrec
 from drsrobust.mitigation.activations.sites import (
-    KINDS,
     check_sites,
-    clip_sites,
     find_sites,
     hook_layers,
     hook_output,
@@ -19,35 +17,6 @@ from drsrobust.models import MODELS, build_model
 from drsrobust_extras.data.dcn import VectorCross
 
 SMALL = {"afn": {"neurons": 8, "deep_mlp": (16, 16)}}
-COLUMNS = ["site", "module", "layer", "component", "width"]
-
-KINDS_OF = {
-    "fm": {"embedding", "first_order", "interaction", "logit"},
-    "dcn": {"embedding", "linear", "norm", "cross", "last", "logit"},
-    "afm": {"embedding", "first_order", "linear", "last", "interaction", "logit"},
-    "afn": {"embedding", "first_order", "linear", "last", "norm", "interaction", "logit"},
-    "wide_deep": {"embedding", "first_order", "linear", "last", "norm", "logit"},
-    "deepfm": {"embedding", "first_order", "linear", "last", "norm", "interaction", "logit"},
-    "dlrm": {"embedding", "linear", "last", "interaction", "logit"},
-    "dlrm_dcn": {"embedding", "linear", "last", "cross", "logit"},
-    "dummy": {"embedding", "linear", "last", "logit"},
-}
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_the_places_of_every_model(name, data):
-    model = build_model(name, data.schema, **SMALL.get(name, {})).eval()
-    table = clip_sites(model)
-    assert list(table.columns) == COLUMNS
-    assert set(table["site"]) == KINDS_OF[name] <= set(KINDS)
-    assert table["site"].iloc[-1] == "logit" and (table["site"] == "last").sum() <= 1
-    modules = dict(model.named_modules())
-    assert set(table["module"]) <= set(modules)
-    linear = {n for n, module in modules.items() if isinstance(module, nn.Linear)}
-    assert linear == set(table["module"][table["site"].isin(["linear", "last"])]) | (linear & {"first_order_dense"})
-    # One number of a sample is bounded once by a place of its own: no table of a collection by itself.
-    assert not table.duplicated(["site", "module", "layer"]).any()
-    assert not any("embedding_bags" in module for module in table["module"])
 
 
 def test_widths_are_those_of_the_outputs(data):
@@ -70,15 +39,6 @@ def test_widths_are_those_of_the_outputs(data):
         for place, width in seen.items():
             several = place.module.startswith(("attention.", "logarithmic."))  # a sample passes these several times
             assert width >= place.width if several else width == place.width, (name, place)
-
-
-def test_components_and_first_order(data):
-    table = clip_sites(build_model("wide_deep", data.schema)).set_index("module")
-    assert table["component"][["embeddings", "first_order", "deep.0"]].tolist() == ["embedding", "linear", "deep_mlp"]
-    assert table.loc["first_order_dense", ["site", "component"]].tolist() == ["first_order", "linear"]
-    assert table.loc["deep.8", "site"] == "last" and table.loc["deep.0", "width"] == 16
-    cross = clip_sites(build_model("dcn", data.schema)).query("site == 'cross'")
-    assert cross["layer"].tolist() == [0, 1, 2] and set(cross["component"]) == {"cross"}
 
 
 class Foreign(nn.Module):
@@ -110,19 +70,7 @@ def test_a_foreign_model():
 def test_kinds():
     assert check_sites(["logit", "linear", "logit"]) == ("linear", "logit") and check_sites("norm") == ("norm",)
     assert check_sites(None) is None
-    with pytest.raises(ValueError, match="unknown site 'linaer'; did you mean 'linear'"):
-        check_sites(["linaer"])
-    with pytest.raises(ValueError, match="sites is empty; known: embedding, first_order"):
-        check_sites([])
-    model = Foreign()
-    assert [place.module for place in select_sites(model, ("cross", "last"))] == [
-        "head"
-    ]  # what is not there is not there
-    with pytest.raises(
-        ValueError,
-        match="Foreign has no site of the kind norm, cross; it has: linear, embedding, first_order, last, logit",
-    ):
-        select_sites(model, ("norm", "cross"))
+    assert [place.module for place in select_sites(Foreign(), ("cross", "last"))] == ["head"]  # it has no cross layers
 
 
 def cross_nets():
@@ -161,28 +109,6 @@ def test_cross_layers_give_the_same_bits(net):
     assert torch.equal(net(x), expected)
 
 
-def test_a_cross_network_of_somebody_else_is_no_place():
-    class Own(torchrec().modules.crossnet.VectorCrossNet):
-        def forward(self, input):
-            return input
-
-    assert layer_count(Own(4, 2)) == 0
-
-
-def test_an_output_without_tensors_is_said_once():
-    class Words(nn.Module):
-        def forward(self, x):
-            return ["a", "b"]
-
-    module = Words()
-    handle = hook_output(module, lambda y, fresh: y)
-    with pytest.warns(UserWarning, match="Words gave a list without a tensor that could be bounded") as told:
-        assert module(torch.ones(2)) == module(torch.ones(2)) == ["a", "b"]
-    assert len(told) == 1
-    handle.remove()
-    assert not module._forward_hooks
-
-
 def test_keyed_tensors_keep_their_keys(data):
     model = build_model("dlrm", data.schema)
     collection = model.sparse_arch.embedding_bag_collection
@@ -210,14 +136,8 @@ def test_what_may_be_written_to(data):
         handle.remove()
     assert found == {"Linear": True, "Identity": False, "BatchNorm1d": True, "LayerNorm": True}
 
-    class Cached(nn.Linear):
-        def forward(self, input):
-            return self.weight
-
-    seen = []
-    for module in (Cached(2, 3), nn.Linear(2, 3)):
-        if type(module) is nn.Linear:
-            module.forward = module.forward
-        handle = hook_output(module, lambda y, fresh: (seen.append(fresh), y)[1])
-        module(torch.ones(4, 2))
-    assert seen == [False, False]
+    seen, module = [], nn.Linear(2, 3)
+    module.forward = module.forward
+    hook_output(module, lambda y, fresh: (seen.append(fresh), y)[1])
+    module(torch.ones(4, 2))
+    assert seen == [False]
