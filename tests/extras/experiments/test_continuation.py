@@ -154,10 +154,5 @@ def test_a_step_that_raises(continuation, clean):
 
 
 def test_an_action_has_its_detectors_in_its_name():
-    assert [Skip().name, RollBack(on=["loss_spike", "non_finite"]).name] == [
-        "skip",
-        "roll_back_on_loss_spike_or_non_finite",
-    ]
-    assert Action().name == "none"
-    with pytest.raises(ValueError, match="every must be at least 1, got 0"):
-        RollBack(every=0)
+    assert Skip().name == "skip" and Action().name == "none"
+    assert RollBack(on=["loss_spike", "non_finite"]).name == "roll_back_on_loss_spike_or_non_finite"

@@ -1,6 +1,5 @@
 """A campaign of errors during training: one table however it is run, and its columns."""
 
-import time
 from concurrent.futures import ProcessPoolExecutor
 
 import pandas as pd
@@ -49,18 +48,12 @@ def expected(data, stored):
 def test_a_row_for_each_trial(expected):
     assert len(expected) == 4 * 2 * 3 and not expected.duplicated(["target", "error_model", "trial"]).any()
     assert (expected["bits_flipped"] == 1).all() and expected["step"].between(0, 2).all()
-    assert (expected["auc_drop"] == expected["auc_golden"] - expected["auc"]).all() and expected[
-        "auc_golden"
-    ].nunique() == 1
+    assert (expected["auc_drop"] == expected["auc_golden"] - expected["auc"]).all()
+    assert expected["auc_golden"].nunique() == 1
     top = expected[expected["error_bit"] == 30]
     assert (top["bit"] == 30).all()
-    components = expected.groupby("target")["component"].unique().map(list).to_dict()
-    assert components == {
-        "over_mlp": ["over_mlp"],
-        "OptimizerState(over*.exp_avg_sq)": ["over_mlp"],
-        "Gradients(over*)": ["over_mlp"],
-        "Inputs(dense)": ["dense"],
-    }
+    dense = expected["target"] == "Inputs(dense)"
+    assert (expected["component"] == dense.map({True: "dense", False: "over_mlp"})).all() and dense.any()
     computed = expected[expected["target"].isin(["Gradients(over*)", "Inputs(dense)"])]
     noticed = computed[computed["alarm_gradient_norm"] == 1]
     assert len(noticed) and (noticed["auc_recompute"] == noticed["auc_golden"]).all()
@@ -106,34 +99,6 @@ def test_an_interrupted_campaign_goes_on(data, expected, tmp_path, monkeypatch):
     same(again.run(workers=1, progress=False), expected)
 
 
-def run_in_small_chunks(folder):
-    from drsrobust.campaign import schedule
-
-    schedule.SHORTEST_CHUNK = 0.02
-    campaign(dr.load_dataset("synthetic-movielens/full", rows=6000), folder).run(workers=1, progress=False)
-
-
-@pytest.mark.long
-def test_kill_9_loses_and_doubles_nothing(data, expected, tmp_path):
-    child = process_context().Process(target=run_in_small_chunks, args=(tmp_path / "s",))
-    child.start()
-    while len(list((tmp_path / "s").glob("*.parquet"))) < 3:
-        assert child.is_alive()
-        time.sleep(0.005)
-    child.kill()
-    child.join()
-    again = campaign(data, tmp_path / "s")
-    assert 3 <= len(again.table()) < len(expected)
-    same(again.run(workers=1, progress=False), expected)
-    assert not list((tmp_path / "s").glob(".*.part"))
-
-
-@pytest.mark.long
-def test_more_trials_go_on_from_fewer(data, expected, tmp_path):
-    campaign(data, tmp_path / "s", trials=1).run(workers=1, progress=False)
-    same(campaign(data, tmp_path / "s").run(workers=1, progress=False), expected)
-
-
 def test_another_campaign_is_refused(data, expected, stored):
     with pytest.raises(StoreError, match="they differ in detectors"):
         campaign(data, stored, detectors=[GradientNorm(factor=6.0), LossSpike(), AdamState()])
@@ -164,9 +129,8 @@ def test_alarms_without_errors_and_time(data, tmp_path):
     assert found["alarms"].to_dict() == {"gradient_norm": 0, "always": 30} and (found["steps"] == 30).all()
     assert found.loc["always", "per_10000"] == 1e4 and 1000 < found.loc["gradient_norm", "per_10000_high"] < 1500
     times = training.overhead(2)
-    assert times["detector"].tolist() == ["gradient_norm", "always"] and (times[["plain_ms", "step_ms"]] > 0).all(
-        axis=None
-    )
+    assert times["detector"].tolist() == ["gradient_norm", "always"]
+    assert (times[["plain_ms", "step_ms"]] > 0).all(axis=None)
 
 
 class GradientNormOfNothing(GradientNorm):
@@ -174,50 +138,3 @@ class GradientNormOfNothing(GradientNorm):
 
     def alarm(self, reading, past):
         return True
-
-
-def test_rowwise_adagrad_is_a_place(data, tmp_path):
-    settings = dr.training.Settings(batch_size=64, table_optimizer="rowwise_adagrad")
-    sums = dr.OptimizerState(glob="*.sum")
-    options = {"settings": settings, "targets": [sums, "over_mlp"], "detectors": [dr.training_errors.AdagradState()]}
-    options |= {"errors": dr.SingleBit(31), "actions": (), "trials": 8}
-    table = campaign(data, tmp_path / "s", **options).run(workers=1, progress=False)
-    assert table["component"].unique().tolist() == ["embedding", "over_mlp"]
-    # A row that was never read has a sum of 0, and -0 is no negative number.
-    noticed = table[table["target"] == str(sums)]["alarm_adagrad_state"].dropna()
-    assert len(noticed) and (noticed == 1).all()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"targets": ["nowhere"]}, "target 'nowhere' matches nothing"),
-        ({"targets": [dr.OptimizerState(glob="*.sum")]}, r"no optimizer state matches '\*.sum'"),
-        ({"targets": [dr.Gradients("nowhere")]}, "no parameter with a gradient matches 'nowhere'"),
-        ({"targets": [dr.Activations("nowhere")]}, "no module matches 'nowhere'"),
-        ({"errors": dr.SingleBit(40)}, "bit"),
-        ({"when": 10}, "when goes to step 10, and the continuation ends at 10"),
-        ({"when": []}, r"when must be one or more steps, each at least 0, got \[\]"),
-        ({"evaluate_at": 0}, "each step of evaluate_at must be at least 1, got 0"),
-        ({"warm_up": 0}, "warm_up must be at least 1, got 0"),
-        ({"watch": 0}, "watch must be at least 1, got 0"),
-        ({"trials": 0}, "trials must be at least 1, got 0"),
-        ({"detectors": [GradientNorm(), GradientNorm(factor=2.0)]}, "detectors has 'gradient_norm' twice"),
-        (
-            {"actions": [Skip(on="abft")]},
-            "action 'skip_on_abft' starts on 'abft'; there are: gradient_norm, loss_spike",
-        ),
-        ({"settings": dr.training.Settings(table_optimizer="sgd")}, "'sgd'"),
-        ({"settings": dr.training.Settings(precision="bfloat16")}, "'bfloat16'"),
-    ],
-)
-def test_bad_input(data, tmp_path, options, message):
-    with pytest.raises(ValueError, match=message):
-        campaign(data, tmp_path / "s", **options)
-
-
-def test_other_things_than_detectors_and_actions(data, tmp_path):
-    with pytest.raises(TypeError, match="each of detectors must be of class Detector, got 'gradient_norm'"):
-        campaign(data, tmp_path / "s", detectors=["gradient_norm"])
-    with pytest.raises(TypeError, match="each of actions must be of class Action, got 'skip'"):
-        campaign(data, tmp_path / "s", actions=["skip"])

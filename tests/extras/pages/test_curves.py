@@ -8,8 +8,6 @@ import pytest
 
 from drsrobust_extras.pages import plots
 
-mpl.use("Agg")
-
 
 def summary(error_models, targets=("all",), models=("dlrm",)):
     rows = []
@@ -41,7 +39,9 @@ def test_ber_data_picks_and_sorts():
 
 def test_ber_figure_shows_the_numbers():
     data = plots.auc_vs_ber_data(summary(RATES, targets=("all", "mlp")))
-    ax = plots.auc_vs_ber(data)
+    settings, given = dict(mpl.rcParams), plots.new_panels()[0]
+    ax = plots.auc_vs_ber(data, given)
+    assert ax is given and dict(mpl.rcParams) == settings
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["all", "mlp", "10-90 % of trials"]
     curve = ax.containers[0]
     assert curve.lines[0].get_ydata().tolist() == pytest.approx([0.7, 0.8])
@@ -62,30 +62,12 @@ def test_auc_vs_ber_takes_a_summary_and_refuses_trials():
     one, other = plots.auc_vs_ber(frame), plots.auc_vs_ber(plots.auc_vs_ber_data(frame))
     assert [line.get_xydata().tolist() for line in one.lines] == [line.get_xydata().tolist() for line in other.lines]
     trials = frame.drop(columns=[name for name in frame if name.startswith(("realised", "auc_q", "auc_l", "auc_h"))])
-    with pytest.raises(ValueError, match=r"no column 'realised'; give means with intervals, as dr.summarise\(table\)"):
-        plots.auc_vs_ber(trials)
-
-
-def test_a_table_of_trials_is_refused():
-    with pytest.raises(ValueError, match=r"has no column .*; give means with intervals, as dr.summarise\(table\)"):
-        plots.auc_vs_ber_data(pd.DataFrame({"error_kind": ["BitFlip"], "error_bit": [None], "auc": [0.5]}))
-
-
-def test_nothing_and_one_row(tmp_path, monkeypatch):
-    monkeypatch.setenv("DRSROBUST_FIGURES", str(tmp_path))
-    one = plots.auc_vs_ber_data(summary(RATES[:1]))
-    for data in (one, one.iloc[:0]):
-        ax = plots.auc_vs_ber(data)
-        plots.save(ax, "figure", data, "caption")
-        assert (tmp_path / "figure.svg").stat().st_size > 5000
-
-
-def test_drawing_on_given_axes_and_leaving_settings_alone():
-    before = dict(mpl.rcParams)
-    _, ax = plt.subplots()
-    assert plots.auc_vs_ber(plots.auc_vs_ber_data(summary(RATES)), ax) is ax
-    assert dict(mpl.rcParams) == before
-    assert len(plots.new_panels(3)) == 3
+    for refused, frame in (
+        (plots.auc_vs_ber, trials),
+        (plots.auc_vs_ber_data, trials[["error_kind", "error_bit", "auc"]]),
+    ):
+        with pytest.raises(ValueError, match=r"has no column .*dr.summarise"):
+            refused(frame)
 
 
 def test_files_are_equal_from_run_to_run(tmp_path, monkeypatch):
@@ -108,15 +90,8 @@ def test_the_csv_is_plain_and_the_words_are_in_a_json(tmp_path, monkeypatch):
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "data" / "figure.csv"), data, check_dtype=False)
     words = plots.read_words(tmp_path, "figure")
     assert words["title"] == "AUC < rate."
-    assert (
-        words["alt"]
-        == f"{words['title']} DLRM on d: AUC against bit error rate: from 0.7 at 1e-5 (all) to 0.8 at 0.001 (all)."
-    )
-    assert {name: words[name] for name in ("caption", "details", "timed")} == {
-        "caption": "AUC < rate.",
-        "details": "Data: d.",
-        "timed": True,
-    }
+    assert words["alt"].startswith("AUC < rate. DLRM on d: AUC")
+    assert [words[name] for name in ("caption", "details", "timed")] == ["AUC < rate.", "Data: d.", True]
     assert "<title>AUC &lt; rate.</title>" in (tmp_path / "figure.svg").read_text()
     plots.save(ax, "figure", data, "c", title="My own.")
     assert plots.read_words(tmp_path, "figure")["title"] == "My own."

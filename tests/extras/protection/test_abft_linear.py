@@ -10,7 +10,6 @@ from torch import nn
 import drsrobust as dr
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import SingleBit
-from drsrobust.mitigation import Mitigation
 from drsrobust.models import MODELS, build_model, padded_batches, score
 from drsrobust_extras.protection.abft.linear import ABFTLinear, Differences, LinearCheck
 
@@ -57,13 +56,11 @@ def test_every_sign_and_exponent_that_a_batch_uses(bit):
     abft = ABFTLinear.fit(model)
     for target in ("0.weight", "0.bias", "2.weight", "2.bias"):
         for seed in range(6):
-            with (
-                torch.no_grad(),
-                dr.inject(model, SingleBit(bit), target, seed=seed) as error_map,
-                abft.attach(model) as watch,
-            ):
-                model(x)
-                assert watch.detected, error_map.frame()
+            with torch.no_grad(), dr.inject(model, SingleBit(bit), target, seed=seed) as error_map:
+                wrong = model(x)
+                with abft.attach(model) as watch:
+                    assert np.array_equal(model(x), wrong, equal_nan=True)
+                assert watch.detected and watch.repaired is None, error_map.frame()
 
 
 def test_mantissa_bits_show_down_to_rounding():
@@ -77,6 +74,9 @@ def test_mantissa_bits_show_down_to_rounding():
             model[0].bias.data.view(torch.int32)[3] ^= 1 << bit
         found[bit] = watch.detected
     assert all(found[bit] for bit in range(16, 23)) and not any(found[bit] for bit in range(3))
+    with abft.attach(model) as watch:  # gradients pass
+        model(x).sum().backward()
+    assert watch.detected is False and model[0].weight.grad is not None
 
 
 def test_calibrated_is_tighter_and_capped(data, trained):
@@ -113,16 +113,6 @@ def test_the_fast_path_gives_the_result_of_the_slow_one(bias, levels):
         assert (said is None and expected is None) or said.tolist() == expected.tolist() == [7]
         seen.add((quick._all_below_lowest(x, wrong), said is None))
     assert seen >= {(False, False)} and ((True, True) in seen) == bias and (True, False) not in seen
-
-
-def test_report_changes_nothing():
-    model, x = two_layers()
-    abft = ABFTLinear.fit(model)
-    with torch.no_grad(), dr.inject(model, SingleBit(31), "0.weight", seed=0):
-        wrong = model(x)
-        with abft.attach(model) as watch:
-            assert torch.equal(model(x), wrong) and watch.detected and watch.repaired is None
-    assert not abft.ordered
 
 
 def test_recompute_repairs_an_error_of_computation_and_not_of_memory():
@@ -211,38 +201,6 @@ def test_it_travels_to_another_instance(data, trained):
             assert guarded.rerun(error_map).auc == pytest.approx(evaluator.golden.auc, abs=1e-4)
         assert watch.detected and watch.repaired
     evaluator.verify()
-    with pytest.raises(ValueError, match="was fitted to another model"), abft.attach(nn.Linear(3, 3)):
-        pass
-    other = nn.Sequential(nn.Linear(20, 31), nn.ReLU(), nn.Linear(30, 1))
-    with pytest.raises(ValueError, match="inputs, 30 outputs"), ABFTLinear.fit(two_layers()[0]).attach(other):
-        pass
-    assert not any(module._forward_hooks for module in other)
-
-
-def test_composed_with_what_clamps(data, trained):
-    class Clamped(Mitigation):
-        name = "clamp"
-
-        def settings(self):
-            return {}
-
-        def register_hooks(self, model, active):
-            for module in model.modules():
-                if isinstance(module, nn.Linear):
-                    yield module.register_forward_hook(lambda module, args, output: output.clamp(-0.01, 0.01))
-
-    both = fitted(trained, data) + Clamped()
-    with both.attach(trained) as watch:
-        score(trained, padded_batches(data.valid), len(data.valid))
-        assert watch.detected is False  # sums are of what the layer gave
-
-
-def test_gradients_pass():
-    model, x = two_layers()
-    abft = ABFTLinear.fit(model)
-    with abft.attach(model) as watch:
-        model(x).sum().backward()
-    assert watch.detected is False and model[0].weight.grad is not None
 
 
 def test_keywords_and_other_shapes():
@@ -257,30 +215,6 @@ def test_keywords_and_other_shapes():
         layer.weight.data[0, 0] += 1
         layer(input=x)
         assert watch.detected
-
-
-def test_mistakes(data, trained):
-    model, _ = two_layers()
-    for options, text in [
-        ({"mode": "proven"}, "unknown mode 'proven'; did you mean 'provable'"),
-        ({"action": "stop"}, "unknown action"),
-        ({"every": 0}, "every must be .* got 0"),
-        ({"every": True}, "every must be .* got True"),
-        ({"margin": 0.0}, "margin must be over 0, got 0.0"),
-        ({"products": "fp16"}, "unknown rounding of products"),
-        ({"mode": "calibrated"}, "needs rows to learn thresholds from"),
-    ]:
-        with pytest.raises(ValueError, match=text):
-            ABFTLinear.fit(model, **options)
-    with pytest.raises(ValueError, match="got none"):
-        ABFTLinear.fit(trained, [], mode="calibrated")
-    with pytest.raises(ValueError, match="no nn.Linear"):
-        ABFTLinear.fit(nn.ReLU())
-    with pytest.raises(ValueError, match="errors are applied to the model"), dr.inject(model, dr.BitFlip(1e-3), seed=0):
-        ABFTLinear.fit(model)
-    model[0].weight.data[0, 0] = float("nan")
-    with pytest.raises(ValueError, match="0: the sums of its 30 x 20 weights are not finite"):
-        ABFTLinear.fit(model)
 
 
 def test_products_that_round_their_factors():

@@ -84,30 +84,11 @@ def test_code_words_of_protected_bits(form):
     assert masks_of(remaining) == {word: mask for word, mask in sorted(expected.items()) if mask}
 
 
-def test_residual_rates():
-    layer, p = table(20_000), 1e-2
-    drawn = dr.BitFlip(p).sample(dr.resolve(layer), seed=1)
-    n = 320_000 * 9
-    left = screened(BitProtection(range(23, 32), code="tmr"), drawn, layer, 1).remaining
-    assert left.restrict(range(23)).bits == drawn.restrict(range(23)).bits
-    expected = n * (3 * p**2 - 2 * p**3)
-    assert abs(left.restrict(range(23, 32)).bits - expected) < 5 * expected**0.5
-    drawn = dr.BitFlip(1e-4).sample(dr.resolve(layer), seed=1)
-    left = screened(BitProtection(range(23, 32), code="secded"), drawn, layer, 1).remaining
-    pairs = (
-        n / 63 * 71 * 70 / 2 * 1e-8
-    )  # code words of 71 bits with two errors, 126 / 71 of them in the data on average
-    assert left.restrict(range(23, 32)).bits == pytest.approx(pairs * 126 / 71, abs=5 * (2 * pairs) ** 0.5)
-
-
 def test_what_it_costs():
     layer = table(1008)
     words = 1008 * 16
-    stored = {
-        code: BitProtection(range(23, 32), code=code).cost(layer).stored_bits for code in ("ideal", "tmr", "secded")
-    }
-    assert stored == {"ideal": 0, "tmr": 18 * words, "secded": words // 7 * 8}
-    assert stored["tmr"] / words / 32 == 0.5625 and stored["secded"] / words / 32 == pytest.approx(0.0357, abs=1e-4)
+    for code, stored in (("ideal", 0), ("tmr", 18 * words), ("secded", words // 7 * 8)):
+        assert BitProtection(range(23, 32), code=code).cost(layer).stored_bits == stored
     assert BitProtection({30}, code="secded").cost(layer).stored_bits == words // 64 * 8
 
 
@@ -121,40 +102,19 @@ def test_sets_by_component():
     a = drawn.drop((drawn.frame().tensor != "a.weight").to_numpy()).restrict({31}).bits
     b = drawn.drop((drawn.frame().tensor == "a.weight").to_numpy()).restrict("exponent").bits
     assert lost == a + b > 0
-    with pytest.raises(ValueError, match="a.weight is protected twice"):
-        screened(BitProtection({"a.*": {31}, "*.weight": {30}}), drawn, model, 1)
 
 
 def test_composed():
     """From left to right: what protected bits leave is decoded; bits that are not protected are left to the code alone."""
     layer = table(2000)
     drawn = dr.BitFlip(3e-3).sample(dr.resolve(layer), seed=5)
-    from drsrobust.mitigation.memory.ecc import ECC
-
-    bits, ecc = BitProtection("exponent"), ECC()
+    bits, ecc = BitProtection("exponent"), dr.ECC()
     both = screened(bits + ecc, drawn, layer, 5).remaining
     by_hand = screened(ecc, screened(bits, drawn, layer, 5).remaining, layer, 5).remaining
     assert np.array_equal(both.word, by_hand.word) and np.array_equal(both.mask, by_hand.mask)
     turned = screened(ecc + bits, drawn, layer, 5)
     assert turned.remaining.restrict("exponent").bits == 0 < both.restrict("exponent").bits  # miscorrected ones
     assert turned.detected and (bits + ecc).cost(layer) == ecc.cost(layer)
-
-
-def test_mistakes():
-    layer = nn.Linear(4, 4)
-    drawn = dr.BitFlip(0.1).sample(dr.resolve(layer), seed=1)
-    for wrong, message in ((40, "integer|tuple"), ((40,), "bit 40 does not exist"), (("scale",), "exist in none")):
-        with pytest.raises(ValueError, match=message):
-            screened(BitProtection(wrong), drawn, layer, 1)
-    for make, message in (
-        (lambda: BitProtection(()), "one or more"),
-        (lambda: BitProtection({}), "bits is empty"),
-        (lambda: BitProtection({30}, code="ecc"), "secded"),
-        (lambda: BitProtection({"a": {30}}, "b"), "not both"),
-        (lambda: BitProtection("exponents"), "exponent"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            make()
 
 
 def test_two_sets_of_bits_in_one_process_have_copies_of_their_own():

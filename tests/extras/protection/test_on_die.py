@@ -88,5 +88,3 @@ def test_check_bits_take_errors_of_rates_and_costs():
     (tensor,) = dr.resolve(table).tensors
     protected, code = ProtectedWords(tensor), OnDieECC()
     assert code.check_bits(protected).units == 250 * 16
-    with pytest.raises(ValueError, match="banks must be at least 1, got 0"):
-        OnDieECC(0)

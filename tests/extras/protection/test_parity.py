@@ -31,16 +31,6 @@ def test_word_by_word(form, data):
     assert decoded.counts["zeroed"] == zeroed and decoded.detected == bool(zeroed)
 
 
-def test_share_of_words_that_are_set_to_0():
-    layer = table(20_000)
-    drawn = dr.BitFlip(1e-3).sample(dr.resolve(layer), seed=1)
-    counts = screened(ParityZero(), drawn, layer, 1).counts
-    expected = 320_000 * (1 - (1 - 2e-3) ** 33) / 2
-    assert abs(counts["zeroed"] - expected) < 5 * expected**0.5
-    sound = 320_000 * 1e-3 * (1 - 1e-3) ** 32
-    assert abs(counts["sound"] - sound) < 5 * sound**0.5
-
-
 def test_in_a_model():
     layer = table(1000)
     drawn = dr.BitFlip(1e-4).sample(dr.resolve(layer), seed=1)

@@ -104,20 +104,6 @@ def test_sums_that_overflow_where_outputs_do_not():
         assert watch.detected
 
 
-def test_denormal_numbers_flushed_to_zero():
-    rng = np.random.default_rng(0)
-    if not torch.set_flush_denormal(True):
-        pytest.skip("this machine does not flush")
-    try:
-        for low, high in [(-45, -30), (-25, -15), (-45, 10)]:
-            weight, x = (
-                torch.tensor(spread(rng, shape, low, high), dtype=torch.float32) for shape in ((9, 30), (5, 30))
-            )
-            assert quiet(layer_of(weight, None), x)
-    finally:
-        torch.set_flush_denormal(False)
-
-
 def test_what_is_not_finite_counts_as_detected():
     layer = nn.Linear(5, 3)
     abft = ABFTLinear.fit(layer)

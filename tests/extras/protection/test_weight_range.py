@@ -8,13 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from drsrobust.evaluation import Evaluator
-from drsrobust.injection import BitFlip, ErrorMapMismatch, FixedCount, inject, resolve
-from drsrobust.models import build_model, padded_batches, score, state_digest
+from drsrobust.injection import BitFlip, FixedCount, inject, resolve
+from drsrobust.models import build_model
 from drsrobust_extras.protection.weight_range import WeightRange
 from tests.mitigation.plain import screened
-
-SMALL = {"afn": {"neurons": 8, "deep_mlp": (16, 16)}}
 
 
 class Mixed(nn.Module):
@@ -107,40 +104,6 @@ def test_detected_and_repaired():
     assert len(zeros) and not len(left.remaining) and left.detected is True and left.repaired is True
 
 
-@pytest.mark.parametrize("name", ["deepfm", "dlrm_dcn", "afn"])
-def test_every_model(name, data):
-    torch.manual_seed(1)
-    model = build_model(name, data.schema, **SMALL.get(name, {})).eval()
-    before, golden = state_digest(model), score(model, padded_batches(data.test), len(data.test))
-    evaluator = Evaluator(model, data.test)
-    for per in ("tensor", "row"):
-        check = WeightRange.fit(model, per=per)
-        with evaluator.under(check) as guarded:
-            assert np.array_equal(guarded.golden.scores, golden)
-            with inject(model, BitFlip(1e-2), seed=1, mitigation=check) as error_map:
-                assert np.array_equal(guarded.rerun(error_map).scores, guarded.run().scores)
-                for parameter, (low, high) in (
-                    (parameter, (check.ranges[n].low, check.ranges[n].high))
-                    for n, parameter in model.named_parameters()
-                    if n in check.ranges
-                ):
-                    rows = parameter.detach().reshape(len(low), -1)
-                    inside = (rows >= low.unsqueeze(1)) & (rows <= high.unsqueeze(1)) | (rows == 0)
-                    assert inside.all()
-        assert state_digest(model) == before
-
-
-def test_it_helps(trained, data):
-    evaluator, check = Evaluator(trained, data.test), WeightRange.fit(trained)
-    plain, checked = [], []
-    for seed in range(10):
-        with inject(trained, BitFlip(1e-3), seed=seed) as error_map:
-            plain.append(evaluator.rerun(error_map).auc)
-        with inject(trained, BitFlip(1e-3), seed=seed, mitigation=check) as error_map:
-            checked.append(evaluator.rerun(error_map).auc)
-    assert np.mean(checked) > np.mean(plain) + 0.02
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_quantized_rows_are_left_alone(data):
     from torchrec.inference.modules import quantize_embeddings
@@ -153,21 +116,13 @@ def test_quantized_rows_are_left_alone(data):
     drawn = BitFlip(1e-3).sample(resolve(model, "embedding"), seed=1)
     left = screened(check, drawn, model, 1).remaining
     assert np.array_equal(left.mask, drawn.mask) and np.array_equal(left.word, drawn.word)
-    with pytest.raises(ValueError, match="no tensor of this .* has a range to check"):
-        WeightRange.fit(model.sparse_arch)
 
 
 def test_identity_names_and_cost():
     model = Mixed()
     checks = [WeightRange.fit(model), WeightRange.fit(model, per="row"), WeightRange.fit(model, margin=2)]
     checks += [WeightRange.fit(model, repair="clamp")]
-    assert [check.name for check in checks] == [
-        "range per tensor",
-        "range per row",
-        "range per tensor x 2",
-        "range per tensor, clamped",
-    ]
-    assert len({check.identity() for check in checks}) == 4
+    assert len({check.identity() for check in checks}) == len({check.name for check in checks}) == 4
     for check in checks:
         again = pickle.loads(pickle.dumps(check))
         assert again.identity() == check.identity()
@@ -182,28 +137,3 @@ def test_words_outside_of_their_range(trained):
     assert check.outside(trained) == {}
     with inject(trained, FixedCount(3, bits=(30,)), "over_mlp", seed=0) as error_map:
         assert sum(check.outside(trained).values()) == len(error_map)
-    with pytest.raises(ValueError, match="which this model lacks"):
-        check.outside(nn.Linear(2, 2))
-
-
-def test_mistakes():
-    linear = nn.Linear(5, 7)
-    for options, message in (
-        ({"per": "rows"}, "unknown per 'rows'; did you mean 'row'"),
-        ({"repair": "nothing"}, "unknown repair 'nothing'"),
-        ({"margin": 0.5}, "margin must be at least 1, .* got 0.5"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            WeightRange.fit(linear, **options)
-    with torch.no_grad():
-        linear.bias[2] = math.nan
-    with pytest.raises(ValueError, match="bias holds NaN; ranges need weights without errors"):
-        WeightRange.fit(linear)
-    with pytest.raises(ValueError, match="no tensor of this ReLU has a range to check .*: it has none"):
-        WeightRange.fit(nn.ReLU())
-    check, other = WeightRange.fit(nn.Linear(5, 7)), nn.Linear(5, 6)
-    drawn = FixedCount(3).sample(resolve(other, "weight"), seed=1)
-    with pytest.raises(
-        ErrorMapMismatch, match=r"range per tensor was fitted to 'weight' of \[7, 5\]; in this model it is \[6, 5\]"
-    ):
-        screened(check, drawn, other, 1)

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import drsrobust as dr
 from drsrobust.mitigation.memory.ecc import SECDED
 from drsrobust_extras.protection.zero_space import ZeroSpaceECC, reserve_bits
 from tests.injection.spaces import filled, holder
-from tests.injection.test_quantized import Model, ids, quantized, table
+from tests.injection.test_quantized import ids, quantized, table
 from tests.mitigation.plain import TRIAL, errors_of, map_of, masks_of, random_masks, screened, words_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.ao.quantization")
@@ -68,6 +69,7 @@ def test_block_by_block(action):
 def test_every_single_error_of_a_block_is_corrected():
     model = int8_model(8)
     mitigation = ZeroSpaceECC(target="everything")
+    assert mitigation.cost(model).stored_bits == 0
     for place in range(64):
         report = screened(mitigation, map_of(model, {place // 8: 1 << place % 8}), model, 1)
         assert len(report.remaining) == 0 and report.counts["corrected"] == 1
@@ -95,24 +97,10 @@ def test_fbgemms_rows(how, action):
             assert [int(held[place]) ^ found.get(place, 0) for place in here] == after
 
 
-def test_ecc_leaves_few_of_the_errors():
-    model = int8_model(80_000)
-    drawn = dr.BitFlip(1e-3).sample(dr.resolve(model, "everything"), seed=1)
-    report = screened(ZeroSpaceECC(target="everything"), drawn, model, 1)
-    two = 10_000 * (1 - (1 - 1e-3) ** 64 - 64e-3 * (1 - 1e-3) ** 63)
-    lost = report.counts["uncorrectable"] + report.counts["miscorrected"] + report.counts["unnoticed"]
-    assert abs(lost - two) < 5 * two**0.5
-    assert ZeroSpaceECC(target="everything").cost(model).stored_bits == 0
-
-
 def test_tables_that_were_not_prepared_are_refused():
     model = holder(t=torch.full((16,), 100, dtype=torch.int8))
     with pytest.raises(ValueError, match=r"t: block 1 holds the bytes \[100, .*\[-64, 63\].*reserve_bits"):
         screened(ZeroSpaceECC(target="everything"), map_of(model, {9: 1}), model, 1)
-    model = quantized(torch.int8)
-    drawn = dr.BitFlip(0.02).sample(dr.resolve(model, "embedding"), seed=1)
-    with pytest.raises(ValueError, match=r"\[64, 191\]"):
-        screened(ZeroSpaceECC(), drawn, model, 1)
 
 
 def test_clipping_int8():
@@ -158,52 +146,15 @@ def test_rescaling_rows_changes_no_value_by_more_than_half_a_step():
         assert torch.allclose(model.tables(ids(7, 9)).values()[0, :16].double(), after[7], atol=1e-3)
 
 
-def test_scale_and_bias_can_be_protected_too():
-    from drsrobust_extras.protection.bit_protection import BitProtection
-
-    model = quantized(torch.int8)
-    reserve_bits(model, "embedding", how="rescale")
-    drawn = dr.BitFlip(1e-3).sample(dr.resolve(model, "embedding"), seed=2)
-    both = ZeroSpaceECC(target="embedding") + BitProtection(("scale", "bias"), "embedding", "secded")
-    left = screened(both, drawn, model, 2).remaining
-    assert left.bits < drawn.bits / 3
-    assert both.cost(model).stored_bits == sum(-(-rows * 32 // 64) * 8 for rows in (50, 70))
-
-
-def test_mistakes():
-    with pytest.raises(ValueError, match="restore"):
-        ZeroSpaceECC("ignore")
-    with pytest.raises(ValueError, match="no int8 tensor"):
-        ZeroSpaceECC().cost(Model())
-    with pytest.raises(ValueError, match="rescale"):
-        reserve_bits(int8_model(), "everything", how="scale")
-    with pytest.raises(ValueError, match="int8 tensor without scales"):
-        reserve_bits(int8_model(), "everything", how="rescale")
-
-
 def test_a_model_without_room_is_refused_before_any_trial(tmp_path):
     """Also where the error maps hit other blocks than the first one without room."""
-    values = torch.zeros(64 * 8, dtype=torch.int8)
-    values[63 * 8] = 100  # in the last block alone
-
-    class Codes(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("table", values)
-
-        def forward(self, x):
-            return x[:, 0] + self.table.float().sum() / 1e4
-
-    x = torch.linspace(-1, 1, 64)[:, None]
-    rows = dr.data.from_batches([{"x": x, "labels": (x[:, 0] > 0.1).int()}])
-    evaluator = dr.Evaluator(Codes(), rows, forward=lambda model, batch: model(batch["x"]))
-    ecc, grid = (
-        ZeroSpaceECC(target="everything"),
-        {"errors": [dr.FixedCount(1)], "targets": ["everything"], "trials": 1},
-    )
+    model = nn.Linear(1, 1)
+    model.register_buffer("table", torch.zeros(64 * 8, dtype=torch.int8))
+    model.table[63 * 8] = 100  # in the last block alone
+    rows = dr.data.from_batches([(torch.linspace(-1, 1, 64)[:, None], torch.arange(64) % 2)])
+    evaluator = dr.Evaluator(model, rows, forward=lambda model, batch: model(batch[0])[:, 0], output="logit")
+    ecc, grid = ZeroSpaceECC(target="everything"), {"errors": dr.FixedCount(1), "targets": ["everything"], "trials": 1}
     for protection in (ecc, dr.NaNGuard(prior=0.5) + ecc):
-        with pytest.raises(
-            ValueError, match=r"zero-space SECDED.*block 63 .*drsrobust.mitigation.reserve_bits\(model\)"
-        ):
+        with pytest.raises(ValueError, match=r"block 63 .*reserve_bits"):
             dr.Campaign(evaluator, mitigations=[None, protection], store=tmp_path / "s", **grid)
     assert not (tmp_path / "s").exists()

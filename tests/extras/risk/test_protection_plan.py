@@ -1,7 +1,6 @@
 """Plans of a small model: budgets, costs, the mitigation, fresh maps, files and refusals."""
 
 import copy
-import itertools
 
 import numpy as np
 import pandas as pd
@@ -9,7 +8,7 @@ import pytest
 import torch
 
 import drsrobust as dr
-from drsrobust_extras.risk.planning.choice import InfeasibleBudget, choose
+from drsrobust_extras.risk.planning.choice import InfeasibleBudget
 from drsrobust_extras.risk.planning.protection_plan import Plan
 
 ERRORS = dr.BitFlip(1e-5)
@@ -57,12 +56,6 @@ def test_a_plan_of_no_budget_is_empty(plan, trained):
         assert len(error_map) == len(ERRORS.sample(dr.resolve(trained), seed=1))
 
 
-def test_more_budget_is_never_worse(plan):
-    budgets = [0.0, 0.001, 0.05, 0.6]
-    minimised = [plan.within(budget_bits=budget).choice.loss for budget in budgets]
-    assert all(more <= less + 1e-4 * minimised[0] for less, more in itertools.pairwise(minimised))
-
-
 def test_tensors_without_a_loss_in_the_maps_are_protected_where_the_budget_allows(plan):
     """The plan by means leaves most of them alone."""
     unharmed = plan.losses.uncertainty.mean[:, 0] == 0
@@ -72,16 +65,8 @@ def test_tensors_without_a_loss_in_the_maps_are_protected_where_the_budget_allow
 
 @pytest.mark.long
 def test_the_same_costs_give_the_same_plan(plan, trained, rows, candidates):
-    again = dr.plan(
-        trained,
-        rows,
-        errors=ERRORS,
-        candidates=candidates,
-        budget_bits=0.05,
-        budget_time=0.1,
-        costs=plan.costs,
-        trials=36,
-    )
+    options = {"candidates": candidates, "budget_bits": 0.05, "budget_time": 0.1, "costs": plan.costs, "trials": 36}
+    again = dr.plan(trained, rows, errors=ERRORS, **options)
     pd.testing.assert_frame_equal(again.table(), plan.table())
     dear = plan.costs.assign(time_percent=50.0)
     assert set(Plan(plan.losses, dear, plan.candidates, plan.places, 0.05, 0.1).table()["protection"]) == {"none"}
@@ -95,13 +80,6 @@ def test_an_infeasible_budget_names_the_cheapest(plan):
         bound.within(budget_bits=0, budget_time=0).table()
     least = float(str(caught.value).rpartition("=")[2])
     assert "none" not in set(bound.within(budget_bits=least * 1.001, budget_time=0).table()["protection"])
-
-
-def test_wrong_names_and_another_model(plan):
-    with pytest.raises(ValueError, match="required is 'embedding'; it must be a set of names"):
-        plan.within(required="embedding")
-    with pytest.raises(ValueError, match=r"the plan is for .* this model has none"):
-        plan.apply(dr.models.build_model("fm", dr.load_dataset("synthetic-movielens/full", rows=600).schema))
 
 
 def test_a_plan_is_for_one_model(plan, trained):
@@ -121,9 +99,8 @@ def test_fresh_maps_show_the_plan_beside_uniform_protections(plan, trained, data
     evaluator = dr.Evaluator(trained, data.test.head(300))
     trials = plan.verify(evaluator, ERRORS, others=[plan.within(budget_bits=0.2)], trials=12)
     table = plan.compare(trials)
-    assert set(table["kind"]) >= {"plan", "uniform", "none"} and {"range per tensor", "parity, zero"} <= {
-        *table["mitigation"]
-    }
+    assert set(table["kind"]) >= {"plan", "uniform", "none"}
+    assert set(table["mitigation"]) >= {"range per tensor", "parity, zero"}
     assert "SECDED (72,64)" not in set(table["mitigation"])  # over the budget everywhere
     own = table.set_index("mitigation").loc[plan.name]
     assert own["over_plan"] == 0 and own["stored_percent"] == pytest.approx(plan.stored_percent)
@@ -162,29 +139,25 @@ def test_errors_that_do_not_add_up_are_refused(trained, rows):
     assert "should be near 1" in str(caught[0].message) and "add up only roughly" in str(caught[1].message)
 
 
-def test_wrong_arguments(trained, rows, candidates):
+def test_what_is_refused(plan, trained, rows, candidates):
     def planned(**changes):
         options = {"errors": ERRORS, "candidates": candidates[:1], "budget_bits": 0.05, "budget_time": 0.1, "trials": 4}
         return dr.plan(trained, rows, **options | changes)
 
-    for budget in (-0.1, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match="budget_bits must be a share, 0 or more"):
-            planned(budget_bits=budget)
-    with pytest.raises(ValueError, match="names of their own"):
-        planned(candidates=[dr.ParityZero(), dr.ParityZero()])
-    with pytest.raises(ValueError, match="NaN guard.* protects none of the"):
-        planned(candidates=[dr.NaNGuard(prior=0.5)])
-    with pytest.raises(ValueError, match="no candidate protects 'sparse_arch.*', which is required"):
-        planned(candidates=candidates[-1:], required="embedding", costs=pd.DataFrame())
-    with pytest.raises(ValueError, match="required names 'over_arch.*not in target 'embedding'"):
-        planned(target="embedding", required="over_mlp")
-
-
-def test_the_solver_sees_the_plans_numbers(plan):
-    """The plan's choice is that of its arrays alone."""
-    means = plan.within(robust=False)
-    again = choose(plan.losses.uncertainty.mean, plan._cost, [0.05 * plan.bits, 10.0])
-    assert again.option.tolist() == means.choice.option.tolist() and again.bound == means.least == plan.least
+    guard, required = dr.NaNGuard(prior=0.5), {"candidates": candidates[-1:], "required": "embedding"}
+    other = dr.models.build_model("fm", dr.load_dataset("synthetic-movielens/full", rows=600).schema)
+    for call, name in (
+        *[(lambda v=v: planned(budget_bits=v), "budget_bits") for v in (-0.1, float("nan"), float("inf"))],
+        (lambda: planned(candidates=[dr.ParityZero(), dr.ParityZero()]), "names of their own"),
+        (lambda: planned(candidates=[guard]), "NaN guard"),
+        (lambda: planned(**required, costs=pd.DataFrame()), "'sparse_arch"),
+        (lambda: planned(target="embedding", required="over_mlp"), "target 'embedding'"),
+        (lambda: plan.within(required="embedding"), "required is 'embedding'"),
+        (lambda: plan.apply(other), "this model has none"),
+    ):
+        with pytest.raises(ValueError) as caught:
+            call()
+        assert name in str(caught.value)
 
 
 def test_costs_of_a_candidate_on_all_tensors_count_each_check_once(plan, trained, candidates):
