@@ -241,9 +241,7 @@ def test_rows(bench, monkeypatch):
 
 def test_an_unknown_benchmark_data_that_are_absent_and_an_interrupt(tmp_path, capsys, monkeypatch):
     assert main(["injektion", "--out", str(tmp_path)]) == 2
-    assert "bench: unknown benchmark 'injektion'; did you mean 'injection'? known: injection, peers, encoding" in (
-        capsys.readouterr().err
-    )
+    assert "'injektion'; did you mean 'injection'" in capsys.readouterr().err
     monkeypatch.delenv("DRSROBUST_DATA", raising=False)
     assert main(["quality", "--out", str(tmp_path)]) == 2 and "DRSROBUST_DATA" in capsys.readouterr().err
 
@@ -252,7 +250,7 @@ def test_an_unknown_benchmark_data_that_are_absent_and_an_interrupt(tmp_path, ca
 
     monkeypatch.setattr(injection, "run", interrupted)
     assert main(["injection", "--out", str(tmp_path)]) == 130
-    assert capsys.readouterr().err.endswith("\nbench: stopped; nothing was written\n") and not list(tmp_path.iterdir())
+    assert "nothing was written" in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 def test_a_csv_is_whole_or_absent(tmp_path):
@@ -269,9 +267,8 @@ def test_a_csv_is_whole_or_absent(tmp_path):
 def test_cluster(bench):
     tables, text = bench(cluster, {"cluster": cluster.COLUMNS}, cluster={"workers": 8, "trials": 800, "dying": 0.25})
     table = tables["cluster"].set_index("way")
-    assert (
-        list(table.index) == ["executor", "shards"] and (table["trials"] == 800).all() and (table["deaths"] == 2).all()
-    )
+    assert table.index.tolist() == ["executor", "shards"]
+    assert (table["trials"] == 800).all() and (table["deaths"] == 2).all()
     assert table["busy_share"].between(0.5, 1).all() and (table["minutes"] >= 800 / 8 / 60 * 0.9).all()
     assert table.loc["shards", "merged_chunks"] == 1 and "simulated" in text
     assert 1 <= table.loc["executor", "chunks"] < 2 * JOINED_CHUNKS
@@ -302,25 +299,6 @@ def test_gpu(tmp_path):
     equal = table[table["unit"].isin(["equal", "0 or 1"])]
     assert len(equal) > 12 and (equal[equal["measured"] != "same bits in batches of a quarter"]["value"] == 1).all()
     assert "no GPU: tiny sizes" in done.stdout and "graph" not in done.stdout and "MISSED" not in done.stdout
-
-
-def test_gpu_goes_on_after_a_section_that_fails(monkeypatch):
-    def broken(sizes):
-        yield {"measured": "first", "value": 1.0}
-        raise RuntimeError("no memory")
-
-    for name in ("machine", "equality", "speed", "evaluation", "campaign"):
-        section = lambda sizes: iter(())  # noqa: E731
-        section.__name__ = name
-        monkeypatch.setattr(gpu, name, section)
-    broken.__name__ = "cpu_draw"
-    monkeypatch.setattr(gpu, "cpu_draw", broken)
-    monkeypatch.setattr(gpu.torch.cuda, "is_available", lambda: False)
-    monkeypatch.setenv("TRITON_INTERPRET", "0")  # restored afterwards
-    table = gpu.gpu()
-    failed = table[table["section"] == "cpu_draw"]
-    assert failed["measured"].tolist() == ["first", "failed", "section"]
-    assert failed["why"].tolist()[1] == "RuntimeError: no memory" and table["section"].iloc[-1] == "campaign"
 
 
 def test_the_auc_of_the_gpu_benchmark():

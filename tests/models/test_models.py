@@ -4,19 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+import drsrobust as dr
 from drsrobust.injection import resolve
 from drsrobust.injection.targets import as_target
 from drsrobust.introspection.tensors import component_of
-from drsrobust.models import (
-    MODELS,
-    build_model,
-    default_sizes,
-    describe,
-    model_name,
-    padded_batches,
-    score,
-    state_digest,
-)
+from drsrobust.models import MODELS, build_model, default_sizes, describe, padded_batches, score, state_digest
 from drsrobust_extras.data.load import load_dataset
 
 COMPONENTS = {
@@ -50,9 +42,7 @@ def test_forward_and_components(name, schema):
     home = component_of(model)
     assert set(home.values()) == COMPONENTS[name]
     assert set(home) == {n for n, _ in model.named_parameters()} | {n for n, _ in model.named_buffers()}
-    logits.sum().backward()
-    assert all(p.grad is not None for p in model.parameters() if p.numel())
-    assert model_name(model) == name
+    assert dr.models.model_name(model) == name
     assert copy.deepcopy(model).state_dict().keys() == model.state_dict().keys()
 
 
@@ -138,10 +128,8 @@ def test_as_released(name, expected, data):
 
 
 def test_models_without_the_group_say_what_there_is(data):
-    with pytest.raises(ValueError, match="'as_released' matches nothing.*components: dense_mlp, .*, mlp; tensors: "):
+    with pytest.raises(ValueError, match="'as_released' matches nothing.*components: dense_mlp, "):
         resolve(build_model("dlrm", data.schema), "as_released")
-    with pytest.raises(ValueError, match="'as_relaesed' matches nothing.*deep_mlp, embedding, head, as_released, mlp"):
-        resolve(build_model("dcn", data.schema), "as_relaesed")
     model = build_model("fm", data.schema)
     model.as_released = torch.nn.Linear(2, 2)  # a tensor's own name, and a component, go before a group
     assert [t.name for t in resolve(model, "as_released").tensors] == ["as_released.bias", "as_released.weight"]
@@ -162,22 +150,6 @@ def test_dlrm_is_torchrecs(data):
     assert torch.equal(logits.squeeze(1), ours(batch.dense_features, batch.sparse_features))
 
 
-def test_batch_sizes_are_checked(data):
-    with pytest.raises(ValueError, match="batch size must be a multiple of 32, from 64 up, got 100"):
-        padded_batches(data.test, 100)
-
-
-def test_wrong_shapes_are_refused(data):
-    class Wide(torch.nn.Module):
-        def forward(self, dense_features, sparse_features):
-            return dense_features
-
-    with pytest.raises(
-        ValueError, match=r"a tensor \[608, 4\] for 608 rows; task=.click. takes scores \[B\] or \[B, 1\]"
-    ):
-        score(Wide(), padded_batches(data.test), 600)
-
-
 def test_modules_keep_their_modes_and_scores_their_precision(data):
     model = build_model("wide_deep", data.schema).train()
     model.deep[1].eval()  # a frozen BatchNorm
@@ -191,17 +163,22 @@ def test_modules_keep_their_modes_and_scores_their_precision(data):
     scores = score(Fine(), padded_batches(data.test), 600)
     assert scores.dtype == np.float64 and len(np.unique(scores)) == 600
 
-    class Pair(torch.nn.Module):
-        def forward(self, dense_features, sparse_features):
-            return dense_features, dense_features
 
-    with pytest.raises(ValueError, match=r"the model gave a tuple of 2; task=.click. takes scores \[B\]"):
-        score(Pair(), padded_batches(data.test), 600)
+@pytest.mark.parametrize(
+    "output, says", [(lambda x: x, r"\[608, 4\] for 608 rows"), (lambda x: (x, x), "a tuple of 2")]
+)
+def test_wrong_shapes_are_refused(output, says, data):
+    class Wrong(torch.nn.Module):
+        def forward(self, dense_features, sparse_features):
+            return output(dense_features)
+
+    with pytest.raises(ValueError, match=says):
+        score(Wrong(), padded_batches(data.test), 600)
+    with pytest.raises(ValueError, match="multiple of 32, .* got 100"):
+        padded_batches(data.test, 100)
 
 
 def test_names_and_digest(data, trained):
-    with pytest.raises(ValueError, match=r"unknown model 'dlmr'; did you mean 'dlrm'\?"):
-        build_model("dlmr", data.schema)
     assert default_sizes("dlrm", "criteo-sample/dlrm")["over_mlp"] == [512, 256, 1]
     assert default_sizes("dlrm_dcn", "synthetic-criteo/dlrm")["dense_mlp"] == [512, 256, 16]
     assert default_sizes("dlrm_dcn", "movielens-1m/ids") == {"embedding_dim": 32, "dense_mlp": [64, 32]}

@@ -41,13 +41,6 @@ def test_a_second_run_is_refused_and_changes_nothing(arguments, tmp_path, monkey
     assert record.read_text() == "{}"
 
 
-def test_times_are_measured_once_at_a_time(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("reproduce.notebook_index.run_notebook", lambda *_: pytest.fail("a notebook was run"))
-    with locked(tmp_path / "defaults"):
-        assert main(["--times", "--out", str(tmp_path)]) == 2
-    assert f"process {os.getpid()}" in capsys.readouterr().err
-
-
 def test_a_killed_process_leaves_no_lock(tmp_path, start):
     holder = start([sys.executable, "-c", HOLD, str(tmp_path / "smoke")], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "held\n"

@@ -1,14 +1,12 @@
 import os
-import re
 
 import nbformat
 import pytest
 
 from reproduce.__main__ import main
 from reproduce.notebook_index import INDEX, LIMIT, TIMES, index_notebook, read_times
-from reproduce.notebooks import ROOT, all_notebooks, read_notebook
+from reproduce.notebooks import ROOT, all_notebooks
 from reproduce.runner import Outcome
-from tests.reproduce.test_parameters import write
 
 GUIDE = (ROOT / "docs" / "reproduce.md").read_text()
 
@@ -20,34 +18,10 @@ def test_the_committed_index_is_what_is_known_of_the_notebooks():
     )
 
 
-def test_it_lists_and_links_every_notebook_and_keeps_no_output():
-    index = nbformat.read(INDEX, as_version=4)
-    nbformat.validate(index)
-    links = re.findall(r"^\| \[(\w+)\]\((\w+)\.ipynb\)", index.cells[0].source, re.MULTILINE)
-    assert links == [(name, name) for name in all_notebooks()]
-    assert [cell.cell_type for cell in index.cells] == ["markdown"]
-
-
 def test_measured_times_are_under_the_limit_and_of_notebooks_that_are_there():
     rows = read_times(TIMES)
     assert {row["notebook"] for row in rows} == set(all_notebooks())
     assert all(0 < float(row["seconds"]) < LIMIT and int(row["peak_mib"]) > 0 for row in rows)
-
-
-def test_a_line_has_question_statements_and_times(tmp_path):
-    notebook = read_notebook(write(tmp_path, "a: int = 1"))
-    given = {"notebook": "10_test", "seconds": "90.0", "cpu_seconds": "60.2", "peak_mib": "1536", "machine": "2 cores"}
-    measured = [given | {"error": ""}]
-    said = "| `10_test` | why it is so |\n"
-    text = index_notebook({"10_test": notebook}, said, measured).cells[0].source
-    assert "| [10_test](10_test.ipynb) | why it is so | - | 1.5 | 60 | 1.5 GiB |" in text and "on 2 cores." in text
-    named = {"03_ber_sweep": all_notebooks()["03_ber_sweep"]}
-    text = index_notebook(named, "| `03_ber_sweep` | how much |\n", measured).cells[0].source
-    assert "| how much | S6, S7, S8, S9, S10, S11, S12 |" in text
-    text = index_notebook({"10_test": notebook}, said, []).cells[0].source
-    assert "| why it is so | - |  |  |  |" in text and "Times were not measured yet." in text
-    with pytest.raises(ValueError, match="docs/reproduce.md does not say what 10_test answers"):
-        index_notebook({"10_test": notebook}, "", [])
 
 
 @pytest.fixture
@@ -96,5 +70,3 @@ def test_slow_failed_and_unknown_notebooks(runs, tmp_path, capsys, monkeypatch):
     assert main(["--times", "00_models", "--out", str(tmp_path)]) == 1
     assert "ValueError: no" in capsys.readouterr().out and "DRSROBUST_CACHE" not in os.environ
     assert [row["notebook"] for row in read_times(tmp_path / "defaults.csv")] == ["03_ber_sweep"]
-    assert main(["--times", "03_ber_swep", "--out", str(tmp_path)]) == 2
-    assert "unknown notebook '03_ber_swep'; did you mean '03_ber_sweep'?" in capsys.readouterr().err

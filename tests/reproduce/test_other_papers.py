@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from reproduce.other_papers import NOT_RUN, as_markdown, load_rows, table
+from reproduce.other_papers import NOT_RUN, as_markdown, table
 
 TEXTS = {"what": "a share", "source": "a paper", "setting": "another model", "published": "94 %", "same": "yes"}
 
@@ -41,23 +41,3 @@ def test_numbers_are_those_of_the_cells(figures):
     assert len(lines) == 7
     assert lines[2] == "| a share | 94 % | a paper: another model | 0.3 [0.2, 0.4] (trainings, n = 5) | yes |"
     assert "| 0.5 (the same in all) |" in lines[3] and "| 0.6 [0.5, 0.7] |" in lines[4] and f"| {NOT_RUN} |" in lines[5]
-
-
-@pytest.mark.parametrize(
-    ("row", "words"),
-    [
-        ({"csv": "e", "where": {"n": 5}}, "e.csv has 2 rows"),
-        ({"csv": "e", "where": {"efect": "a"}}, "column of e.csv 'efect'"),
-        ({"csv": "e"}, "rows.toml, row 1: no where"),
-        ({"csv": "e", "where": {"effect": "a"}, "values": "x"}, "key in rows.toml, row 1 'values'"),
-    ],
-)
-def test_what_is_refused(figures, row, words):
-    with pytest.raises(ValueError) as error:
-        table(figures, written(figures / "rows.toml", TEXTS | row))
-    assert words in str(error.value)
-
-
-def test_the_rows_of_the_project():
-    rows = load_rows()
-    assert len(rows) > 15 and all(row["csv"][:2].isdigit() for row in rows)

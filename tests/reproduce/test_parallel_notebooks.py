@@ -114,24 +114,6 @@ def test_those_that_measure_run_alone(tmp_path, monkeypatch):
     assert ran == [MODELS, *others, *ALONE]
 
 
-@pytest.mark.long
-def test_those_that_read_data_wait_for_the_models(tmp_path):
-    """A notebook that reads no data set runs beside the models' notebook, and one that reads one after it."""
-    place = "import pathlib, time\nplace = pathlib.Path(folder)\n"
-    meet = place + "(place / 'models').touch()\nwhile not (place / 'alone').exists():\n    time.sleep(0.05)\n"
-    cells = {"00_models": meet + "time.sleep(1); (place / 'trained').touch()\nname = '00_models'" + DRAW}
-    cells |= {"10_early": place + "(place / 'alone').touch()\nname = '10_early'" + DRAW}
-    cells |= {"11_late": place + "assert (place / 'trained').exists()\nname = '11_late'" + DRAW}
-    for name, cell in cells.items():
-        data = 'dataset: str = ""\n' if name == "11_late" else ""
-        write(tmp_path, f'{data}folder: str = ""', cell, name=f"{name}.ipynb")
-    found = {name: read_notebook(tmp_path / f"{name}.ipynb") for name in cells}
-    chosen = {name: {"folder": str(tmp_path)} for name in found}
-    chosen["11_late"]["dataset"] = "synthetic-movielens"
-    outcomes = list(run_notebooks(chosen, found, tmp_path / "run", 2))
-    assert [(outcome.notebook, outcome.ok, outcome.error) for outcome in outcomes] == [(n, True, "") for n in cells]
-
-
 def test_notebooks_run_alone_in_profiles_whose_times_are_read():
     found = all_notebooks()
     assert load_profile("smoke", found, None).alone == () and load_profile("laptop", found, None).alone == ALONE

@@ -56,20 +56,15 @@ def test_assignments(text, value):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (
-            ["03_ber_sweep", "berss=[1e-6]"],
-            "unknown parameter of 03_ber_sweep 'berss'; did you mean 'bers'? known: datasets",
-        ),
-        (["03_ber_sweep", "trials=many"], "03_ber_sweep: parameter 'trials' is 'many' (str); it must be int"),
-        (["03_ber_sweep", "models=[1,2]"], "'models' is [1, 2] (list); it must be list[str]"),
-        (["03_ber_sweep", "datasets=movielens-1n"], "unknown data set 'movielens-1n'; did you mean 'movielens-1m'?"),
-        (["03_ber_sweep", "datasets=movielens-1m/ids"], "movielens-1m is read from ml-1m/ratings.dat: pass root="),
-        (["--profile", "smok"], "unknown profile 'smok'; did you mean 'smoke'? known: laptop, paper, smoke"),
-        (["--profile", "../smoke"], "unknown profile '../smoke'; did you mean 'smoke'?"),
-        (["--publish", "--profile", "../laptop"], "unknown profile '../laptop'"),
-        (["--data", "/nowhere/at/all"], "movielens-1m: there is no /nowhere/at/all/ml-1m/ratings.dat"),
-        (["--report", "--profile", "smoke"], "there is no finished run in"),
-        (["--publish", "--profile", "smoke"], "only runs of laptop and paper are published, got smoke"),
+        (["03_ber_sweep", "berss=[1e-6]"], "'berss'; did you mean 'bers'"),
+        (["03_ber_sweep", "trials=many"], "'trials' is 'many' (str)"),
+        (["03_ber_sweep", "models=[1,2]"], "'models' is [1, 2] (list)"),
+        (["03_ber_sweep", "datasets=movielens-1n"], "'movielens-1n'; did you mean 'movielens-1m'?"),
+        (["03_ber_sweep", "datasets=movielens-1m/ids"], "ml-1m/ratings.dat"),
+        (["--profile", "../smoke"], "'../smoke'; did you mean 'smoke'?"),
+        (["--data", "/nowhere/at/all"], "/nowhere/at/all/ml-1m/ratings.dat"),
+        (["--report", "--profile", "smoke"], "no finished run"),
+        (["--publish", "--profile", "smoke"], "laptop and paper"),
     ],
 )
 def test_wrong_calls_are_refused_before_anything_runs(arguments, says, tmp_path, capsys, monkeypatch):
@@ -114,7 +109,6 @@ def test_real_data_is_used_where_it_is_given(real_data):
         (lambda text: text.replace("trials = 8", "trails = 8", 1), "unknown parameter of 00_quickstart 'trails'"),
         (lambda text: text.replace("trials = 8", "trials = 8.5", 1), "00_quickstart: parameter 'trials' is 8.5"),
         (lambda text: text.replace("[00_quickstart]", "[00_quickstrat]"), "unknown notebook in profile changed"),
-        (lambda text: text.replace('dataset = "movielens"', 'dataset = "films"', 1), "unknown data set role"),
         (lambda text: text.replace('["movielens"]', '["movielens", "films"]', 1), "unknown data set role .* 'films'"),
     ],
 )

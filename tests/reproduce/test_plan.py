@@ -1,13 +1,14 @@
 """The plan: what notebooks took before with the same parameters, and nothing where they never ran with them."""
 
 import json
-import re
+from dataclasses import replace
 
 import pytest
 
 from reproduce.__main__ import main
 from reproduce.notebooks import all_notebooks
-from reproduce.plan import RECORDS, duration, matching, read_records, remember
+from reproduce.plan import RECORDS, Record, estimate, matching, print_plan, read_records, remember
+from reproduce.plan_estimate import growth, trainings
 from reproduce.profiles import load_profile
 from reproduce.runner import Outcome, total_seconds
 from reproduce.time_left import Step
@@ -21,8 +22,7 @@ def published(tmp_path, monkeypatch):
     """A published run of the profile smoke on generated data, written before steps were recorded: 10 s a notebook."""
     parameters = load_profile("smoke", NOTEBOOKS, None).parameters
     entries = [
-        {"notebook": name, "parameters": values, "seconds": 10.0, "peak_mib": 512}
-        for name, values in parameters.items()
+        {"notebook": name, "parameters": own, "seconds": 10.0, "peak_mib": 512} for name, own in parameters.items()
     ]
     run = {"started": "2026-01-02 03:04 UTC", "machine": {"cores": 4}, "cached": False, "notebooks": entries}
     (tmp_path / "published").mkdir()
@@ -66,9 +66,8 @@ def test_a_run_that_computed_less_is_not(name, steps, tmp_path):
 
 def test_records_of_this_machine_come_before_published_ones_and_defaults(published, tmp_path):
     parameters = load_profile("smoke", NOTEBOOKS, None).parameters
-    (tmp_path / RECORDS).write_text(
-        json.dumps([published["notebooks"][1] | {"seconds": 3.0, "steps": STEPS, "source": "run here"}])
-    )
+    here = published["notebooks"][1] | {"seconds": 3.0, "steps": STEPS, "source": "run here"}
+    (tmp_path / RECORDS).write_text(json.dumps([here]))
     found = matching(read_records(tmp_path, NOTEBOOKS), parameters)
     assert found["00_quickstart"].source == "run here"
     assert found["03_ber_sweep"].source == "published run of 2026-01-02, 4 cores"
@@ -91,11 +90,6 @@ def test_notebooks_run_side_by_side_but_for_models_and_those_that_measure_time()
     assert total_seconds({}, 2) == 0 and total_seconds({"01_bit_sensitivity": 10, "02_model_factors": 8}, 2) == 10
 
 
-def test_durations():
-    expected = ["7 s", "10.0 min", "2.0 hours", "40.0 days"]
-    assert [duration(seconds) for seconds in (7, 600, 7200, 86400 * 40)] == expected
-
-
 def plan(*arguments, capsys):
     assert main([*arguments, "--plan", "--jobs", "2"]) == 0
     return capsys.readouterr().out
@@ -113,12 +107,9 @@ def test_the_plan_of_a_recorded_profile(published, tmp_path, capsys, monkeypatch
 
 def test_other_parameters_have_no_time(published, tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("DRSROBUST_DATA", raising=False)
-    call = ["--profile", "smoke", "--out", str(tmp_path), "00_quickstart", "03_ber_sweep"]
-    said = plan(*call[:-1], "trials=9", capsys=capsys)
-    assert re.search(r"00_quickstart +about .* of CPU time, scaled from: ", said)
-    assert "in all" not in said and "memory:" not in said
-    said = plan(*call, "trials=9", capsys=capsys)
-    assert "in all" not in said and said.count("scaled from: ") == 2
+    chosen = ["00_quickstart", "03_ber_sweep", "trials=9"]
+    said = plan("--profile", "smoke", "--out", str(tmp_path), *chosen, capsys=capsys)
+    assert "in all" not in said and "memory:" not in said and said.count("scaled from: ") == 2
 
 
 def test_what_is_missing_is_said_and_the_plan_ends_well(tmp_path, capsys, monkeypatch):
@@ -131,3 +122,37 @@ def test_what_is_missing_is_said_and_the_plan_ends_well(tmp_path, capsys, monkey
     assert main(call) == 2  # without the plan one error names them all
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and said.count("there is no") == 3
+
+
+def test_lists_multiply_and_the_number_that_grows_most_counts():
+    old = {"datasets": ["a"], "models": ["fm"], "others": ["afn"], "trials": 10, "lead_maps": 2, "test_rows": 500}
+    old |= {"seed": 1, "leave_out": ["x"], "hosts": 3}
+    assert growth(old, old) == 1
+    new = {"datasets": ["a", "b", "c"], "models": ["fm", "dcn"], "others": ["afn"], "trials": 40, "lead_maps": 4}
+    new |= {"test_rows": 5000, "seed": 7, "leave_out": ["x", "y"], "hosts": 30}
+    assert growth(old, new) == 3 * 1.5 * 4 * 10
+
+
+def test_trainings_by_row(tmp_path):
+    models = tmp_path / "models.csv"
+    lines = ["fm,movielens-1m/ids,800000,8", "fm,movielens-1m/ids,800000,12", "afn,criteo-sample/fields,80000,400"]
+    models.write_text("model,dataset,train_rows,cpu_seconds\n" + "\n".join(lines))
+    asked = {"models": ["fm", "afn"], "datasets": ["movielens-1m/ids", "movielens-20m/ids", "criteo-kaggle/fields"]}
+    asked |= {"leave_out": ["afn movielens-1m/ids", "afn movielens-20m/ids", "fm criteo-kaggle/fields"]}
+    asked |= {"train_seeds": [0, 1], "afn_neurons": 1500}
+    fm = 2 * 10 + 2 * 10 / 800_000 * 2_000_000  # two trainings on each of two sets
+    assert trainings(asked, models) == pytest.approx(fm + 15 * 400 / 80_000 * 2_000_000)  # AFN once
+    others = asked | {"models": ["dcn", "dlrm"], "datasets": ["synthetic-criteo"], "leave_out": []}
+    assert trainings(others, models) == pytest.approx(4 * 400 / 80_000 * 2_000_000)  # the longest that is known
+
+
+def test_a_profile_without_a_record_is_scaled(capsys):
+    profile = load_profile("smoke", all_notebooks(), None)
+    name = "05_activation_clipping"
+    other = profile.parameters[name] | {"trials": 2 * profile.parameters[name]["trials"]}
+    record = Record(name, other, 60.0, 700, [], "a run", cpu_seconds=106.0)
+    assert estimate(record, other | {"trials": 10 * other["trials"]}) == 6 + 10 * 100
+    few = replace(profile, parameters={name: other | {"trials": 500 * other["trials"]}})
+    print_plan(few, [record], 2, [])
+    said = capsys.readouterr().out
+    assert "about 13.9 hours of CPU time, scaled from: a run" in said and "about 14 hours of CPU time\n" in said

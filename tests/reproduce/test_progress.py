@@ -1,7 +1,6 @@
 """The line that says how far a run is."""
 
 import io
-import re
 import time
 
 import pytest
@@ -64,16 +63,8 @@ def test_without_a_record_of_each_notebook_no_time_is_said(counted, tmp_path):
     progress = Progress(files(tmp_path), {"03_ber_sweep": [Step("trials", 1500, 300.0)]})
     write(counted, ("started", 1, 1000.0), ("trials", 500, 1600.0))
     assert progress.text(1600.0) == f"[{'.' * 20}] 03_ber_sweep: 500 of 1,500 trials"
-    write(counted, ("started", 1, 1000.0), ("trials", 1500, 1600.0), ("ended", 1, 1700.0))
-    assert progress.text(1700.0) == f"[{'#' * 10}{'.' * 10}] a notebook starts"
     write(counted, ("started", 1, 1000.0), ("trials", 7, 1600.0))
     assert Progress(files(tmp_path), {}).text(1600.0) == f"[{'.' * 20}] 03_ber_sweep: 7 trials"
-
-
-def test_models_are_counted_where_there_are_no_trials(counted, tmp_path):
-    progress = Progress(files(tmp_path), {"03_ber_sweep": [Step("models", 4, 1.0)]})
-    count_done("models")
-    assert "03_ber_sweep: 1 of 4 models" in progress.text(time.time())
 
 
 def test_the_steps_of_a_record():
@@ -87,84 +78,6 @@ def test_the_steps_of_a_record():
     assert sum(step.seconds for step in steps) == pytest.approx(105.0)
     assert sum(step.count for step in steps if step.kind == "trials") == 11_000
     assert steps_of([events[0], Event("stored", 5, 1.0), *events[1:]]) == [] == steps_of([])
-
-
-# Of each notebook: kind, count, recorded seconds, and the real ones without a cache.
-RUN = {
-    "00_models": [("other", 1, 6, 9), ("models", 18, 400, 850)],
-    "01_bit_sensitivity": [("other", 1, 6, 8), ("models", 2, 0, 0), ("trials", 3000, 90, 80)],
-    "03_ber_sweep": [
-        ("other", 1, 6, 8),
-        ("models", 6, 130, 260),
-        ("trials", 8000, 4, 5),  # at a low rate
-        ("trials", 8000, 16, 20),
-        ("trials", 8000, 300, 380),  # as many at a high one
-    ],
-    "10_your_model": [("other", 1, 16, 18)],
-    "12_memory_faults": [("other", 1, 6, 8), ("trials", 40_000, 20, 30), ("trials", 400, 200, 290)],
-}
-
-
-def simulated(stored, slow):
-    """The lines of a run, each with its time and notebook; `stored` gives the share of a step that an earlier run left."""
-    events, now = [], 0.0
-    for name, steps in RUN.items():
-        events.append((now, name, "started", 1))
-        for number, (kind, count, _, real) in enumerate(steps):
-            before = int(stored(name, number, kind) * count)
-            if kind == "trials" and before:
-                events += [(now, name, "stored", before), (now, name, "trials", before)]
-            parts = min(count - before, 40)
-            for part in range(parts):
-                now += slow * real * (count - before) / count / parts
-                size = (count - before) * (part + 1) // parts - (count - before) * part // parts
-                events.append((now, name, kind, size))
-        events.append((now, name, "ended", 1))
-    return events, now
-
-
-def estimates(stored, slow, folder, begin=0.1):
-    """Of a simulated run the seconds left, by the line and really, from a share `begin` of it on until its last twentieth."""
-    progress_file(folder, "x").parent.mkdir()
-    events, end = simulated(stored, slow)
-    recorded = {name: [Step(*step[:3]) for step in steps] for name, steps in RUN.items()}
-    progress, counted = Progress(files(folder, RUN), recorded), False
-    for now, name, what, number in events:
-        if what != "other":  # which is not counted
-            with open(progress_file(folder, name), "a") as handle:
-                handle.write(f"{what} {number} {now}\n")
-        line = progress.text(now)
-        counted = counted or what in ("models", "trials")
-        if begin * end <= now <= 0.95 * end and counted:  # before, whether models and trials are loaded is not known
-            found = re.search(r"about ([\d.,]+) (s|min|hours) left", line)
-            assert found, line
-            left = float(found[1].replace(",", "")) * {"s": 1, "min": 60, "hours": 3600}[found[2]]
-            yield left, end - now, line
-
-
-@pytest.mark.parametrize("slow", [1.0, 3.0])
-@pytest.mark.parametrize(
-    "stored",
-    [
-        lambda name, number, kind: 0.0,
-        lambda name, number, kind: float(kind == "models"),
-        lambda name, number, kind: float(kind == "models" and name == "00_models"),
-        # An interruption at half of the dear condition of 03.
-        lambda name, number, kind: 0.0 if kind == "other" or name > "03_ber_sweep" else 0.5 if number == 4 else 1.0,
-    ],
-    ids=["empty cache", "models", "models of 00", "interrupted"],
-)
-def test_the_time_left_is_within_a_factor_of_two(stored, slow, tmp_path):
-    """Cheap and dear conditions, records that are wrong by up to a factor of two, a cache that holds models, or trials too."""
-    found = list(estimates(stored, slow, tmp_path))
-    assert len(found) > 50
-    assert not [one for one in found if not one[1] / 2 <= one[0] <= 2 * one[1]]
-
-
-def test_a_run_that_is_repeated_has_little_left(tmp_path):
-    """It takes 51 s: starts of kernels, which are not counted until they are over. Computed, it would take half an hour."""
-    found = list(estimates(lambda name, number, kind: float(kind != "other"), 1.0, tmp_path))
-    assert found and max(left for left, *_ in found) < 90
 
 
 def test_a_terminal_has_one_line_and_a_file_a_line_now_and_then(counted, tmp_path):

@@ -6,17 +6,10 @@ from string import Formatter
 
 import pytest
 
+from reproduce import readme_tables as made
+from reproduce.figures_page import figures_page
 from reproduce.notebooks import FIGURES, ROOT
-from reproduce.quantities import (
-    Number,
-    Quantity,
-    Selection,
-    filled,
-    message,
-    messages,
-    quantities,
-    with_message,
-)
+from reproduce.quantities import Number, Quantity, Selection, filled, message, messages, quantities, with_message
 from reproduce.tables import read_named
 
 TABLE = """model,value,low,high,loss,loss_low,loss_high
@@ -70,14 +63,10 @@ def test_an_alternative_text_begins_with_the_message():
 
 
 def test_mistakes_are_named(figures, tmp_path):
-    with pytest.raises(ValueError, match="unknown quantity in a text 'shares'; did you mean 'share'"):
-        filled("{shares}", figures)
-    with pytest.raises(ValueError, match="quantities.toml, twice: 2 rows"):
-        filled("{twice}", figures)
-    for text, says in (
-        ("a = { csv = 'x', digit = 3 }", "key in q.toml, a 'digit'; did you"),
-        ("a = {}", "q.toml, a: no csv"),
-    ):
+    for name, says in (("shares", "'shares'; did you mean 'share'"), ("twice", "twice: 2 rows")):
+        with pytest.raises(ValueError, match=says):
+            filled(f"{{{name}}}", figures)
+    for text, says in (("a = { csv = 'x', digit = 3 }", "'digit'; did you"), ("a = {}", "q.toml, a: no csv")):
         (tmp_path / "q.toml").write_text(text)
         with pytest.raises(ValueError, match=says):
             quantities(tmp_path / "q.toml")
@@ -115,42 +104,58 @@ def test_no_two_names_are_of_one_cell_and_each_is_used():
     assert set(quantities()) <= used
 
 
+def numbers(text, *ignored):
+    """Numbers of a text without what these patterns find."""
+    for pattern in ignored:
+        text = re.sub(pattern, " ", text, flags=re.DOTALL)
+    return set(re.findall(r"\d[\d.,]*\d|\d", text))
+
+
 # Numbers of texts that were not measured: settings, limits, sources and dates.
 SETTINGS = (
     r"C\d+\w?|C\d+|arXiv:[\d.]+|https?:\S+|\b20\d\d\b|\d\d_\w+|bits? \d+(?: to \d+)?|8 KB|devices of \d+ Gb"
-    r"|float32|int8|CRC32|1e-?\d+|0\.625|2\.13e38"
+    r"|float32|int8|CRC32|1e-?\d+|0\.625|2\.13e38|[a-z]+\d+(?:m\d)?"
 )
 
 
 @pytest.mark.parametrize("name", [name for name in messages() if name != "readme"])
 def test_no_number_of_a_message_is_written_by_hand(name):
-    text = re.sub(r"\{[^}]*\}", "", messages()[name])
-    text = re.sub(r"[a-z]+\d+(m\d)?", "", re.sub(SETTINGS, "", text))  # and names of formats
-    # rates, budgets and counts that the notebooks set
     set_by_notebooks = {"0.1", "0.001", "0.005", "0.01", "0.5", "5", "30", "31", "100", "10,000"}
-    assert set(re.findall(r"\d[\d.,]*(?<![.,])", text)) <= set_by_notebooks, text
-
-
-def numbers(text):
-    """Numbers of a text without its generated blocks, code, links and templates."""
-    for pattern in (r"<!--.*?by make publish -->.*?<!-- end of.*?-->", r"```.*?```", r"`[^`]*`", r"\{[{%#].*?[#}%]\}"):
-        text = re.sub(pattern, " ", text, flags=re.DOTALL)
-    return set(re.findall(r"\d[\d.,]*\d|\d", re.sub(r"\]\([^)]*\)|#{3,} .*", " ", text)))
+    assert numbers(messages()[name], r"\{[^}]*\}", SETTINGS) <= set_by_notebooks
 
 
 def test_no_measured_number_of_the_readme_is_written_by_hand():
-    """Of the article: test_package.py."""
-    text = re.sub(r"(?:doi|arXiv):[\w./]+", "", (ROOT / "README.md").read_text())
-    of_sources = {"2025", "2.0", "4", "5", "2015"}  # years, licences and a journal
-    assert numbers(text) <= of_sources | {"3.11", "1", "0.5"}  # Python; what AUC means; 1e-4
+    """Outside of generated blocks, code and links; of the article: test_package.py."""
+    blocks = r"(?:doi|arXiv):[\w./]+", r"<!--.*?by make publish -->.*?<!-- end of.*?-->", r"```.*?```", r"`[^`]*`"
+    found = numbers((ROOT / "README.md").read_text(), *blocks, r"\]\([^)]*\)|#{3,} [^\n]*")
+    assert found <= {"2025", "2.0", "4", "5", "2015", "3.11", "1", "0.5"}  # years, licences, a journal, Python, AUC
 
 
 def test_no_caption_of_a_notebook_holds_a_measured_number():
     """Captions title the pictures. Their numbers are settings (`{ber:g}`), fixed counts, or limits of a claim."""
+    settings = r"\{[^}]*\}|[a-zA-Z]+\d+|bit \d+|Fig\. \d+(?: to \d+)?|ISSRE 2025"
     for path in sorted((ROOT / "notebooks").glob("[0-9]*.ipynb")):
         for cell in json.loads(path.read_text())["cells"]:
             for caption in re.findall(r'caption = f?"([^"]*)"', "".join(cell["source"])):
-                plain = re.sub(r"\{[^}]*\}|[a-zA-Z]+\d+|bit \d+|Fig\. \d+(?: to \d+)?|ISSRE 2025", "", caption)
-                assert set(re.findall(r"\d[\d.]*", plain)) <= {"1", "95", "0.01", "0.5", "0.625", "256"}, (
-                    f"{path.stem}: {caption}"
-                )
+                assert numbers(caption, settings) <= {"1", "95", "0.01", "0.5", "0.625", "256"}, (path.stem, caption)
+
+
+@published_run
+def test_the_pages_hold_the_published_numbers():
+    figures, run = ROOT / "figures", json.loads((ROOT / "figures" / "run.json").read_text())
+    readme, *guides = ((ROOT / name).read_text() for name in ("README.md", "docs/models.md", "docs/protection.md"))
+    assert made.with_models(guides[0], figures / "00_models_table.csv") == guides[0]
+    assert made.with_protections(guides[1], figures / "data") == guides[1]
+    assert made.with_result(readme, figures, run) == readme == made.with_statements(readme, figures / "statements.csv")
+    names = [name for one in run["notebooks"] for name in one["figures"]]
+    assert made.with_gallery(readme, figures, names) == readme
+    assert (figures / "README.md").read_text() == figures_page(figures, run)
+
+
+def test_the_time_says_whether_the_cache_was_empty():
+    run = {"seconds": 1200.0, "seconds_from_empty": 2400.0, "machine": {"cores": 2}}
+    assert made.taken(run | {"cached": False}) == "40 minutes on 2 cores"
+    assert made.taken(run | {"cached": False, "cpu_seconds": 4321.6}) == "40 minutes on 2 cores, 4,322 CPU seconds"
+    assert made.taken(run | {"cached": True}) == (
+        "40 minutes on 2 cores (20 minutes with models and trials of an earlier run at hand)"
+    )

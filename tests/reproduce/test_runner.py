@@ -44,15 +44,9 @@ def test_a_good_run(tmp_path, capfd):
     ("cell", "says"),
     [
         ("1 / 0", "ZeroDivisionError: division by zero"),
-        (
-            "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
-            "DeadKernelError: Kernel died; memory may have run out",
-        ),
-        (SMALL + "bytearray(2**40)", "MemoryError; memory ran out, the machine's or that of `ulimit -v`"),
-        (
-            SMALL + "import torch; torch.empty(2**38)",
-            "can't allocate memory: you tried to allocate 1099511627776 bytes",
-        ),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "Kernel died; memory may have run out"),
+        (SMALL + "bytearray(2**40)", "MemoryError; memory ran out"),
+        (SMALL + "import torch; torch.empty(2**38)", "can't allocate memory"),
         ("import sys; print('x\\nMemoryError', file=sys.stderr); " + UNSAID, "MemoryError; memory ran out"),
         ("import sys; sys.exit(0)", "ended without its figure"),
         ("pass", "ended without its figure"),
@@ -91,16 +85,6 @@ def test_a_full_disk_is_named_and_leaves_no_part_of_a_notebook(tmp_path, monkeyp
     assert not outcome.ok and len(tried) == 1 and files(tmp_path) == []
     said = r"OSError: \[Errno 28\] No space left on device; free space: [\d,.]+ MiB in (\S+), [\d,.]+ MiB in (\S+), "
     assert re.match(said, outcome.error).groups() == (str(tmp_path / "run"), os.environ["DRSROBUST_CACHE"])
-
-
-def test_no_room_for_a_folder(tmp_path, monkeypatch):
-    def full(*_, **__):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    notebook = read_notebook(write(tmp_path, "a: int = 1", DRAW))
-    monkeypatch.setattr(Path, "mkdir", full)
-    outcome = run_notebook(notebook, {}, tmp_path / "run")
-    assert not outcome.ok and "No space left on device; free space: " in outcome.error
 
 
 @pytest.mark.long

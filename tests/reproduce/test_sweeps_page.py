@@ -18,20 +18,6 @@ INSTEAD = """
 import sys
 import reproduce.__main__ as program
 
-def run(chosen, notebooks, profile, folder, options):
-    for name, p in chosen.items():
-        table = folder / "figures" / "data" / f"{name}.csv"
-        table.parent.mkdir(parents=True)
-        protocols = [("corrected", "all", 0), ("as_released", "as_released", 5)]
-        lines = [
-            f"synthetic-movielens/ids,{protocol},{model},{target},{ber},0.{p['seed'] + more}"
-            for protocol, target, more in protocols
-            for model in p["models"]
-            for ber in p["bers"]
-        ]
-        table.write_text("\\n".join(["# caption", "dataset,protocol,model,target,ber,auc", *lines]))
-    return 0
-
 def run_sweep(sweep, notebooks, folder, options):
     lines = ["point,trials,seed,figure,model,ber,auc,share"]
     for point in sweep.points:
@@ -43,7 +29,7 @@ def run_sweep(sweep, notebooks, folder, options):
     (folder / "sweep.csv").write_text("\\n".join(lines))
     return 0
 
-program._run, program._run_sweep = run, run_sweep
+program._run_sweep = run_sweep
 assert sys.argv[1:3] == ["-m", "reproduce"], sys.argv
 sys.exit(program.main(sys.argv[3:]))
 """
@@ -63,26 +49,9 @@ def checkout(tmp_path, monkeypatch):
     return tmp_path
 
 
-def bash(script, *arguments, **variables):
-    command = ["bash", "-eu", "-c", script, "script", *arguments]
-    done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True)
+def bash(script):
+    done = subprocess.run(["bash", "-eu", "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.long
-def test_the_array_and_the_reading_of_its_tables(checkout, capsys):
-    (array,) = [script for script in SHELL if "#SBATCH" in script]
-    for task in range(9):
-        bash(array, "--profile", "smoke", "bers=[1e-6]", SLURM_ARRAY_TASK_ID=str(task))
-    names: dict = {}
-    exec(compile(PYTHON[1], "sweeps.md", "exec"), names)
-    table = names["table"]
-    assert sorted(table["task"]) == sorted(2 * [str(task) for task in range(9)]) and set(table["ber"]) == {1e-6}
-    assert table.groupby("model")["auc"].apply(sorted).to_dict() == dict.fromkeys(
-        ("dlrm", "deepfm", "wide_deep"), [0.0, 0.1, 0.2, 0.5, 0.6, 0.7]
-    )
-    printed = [line.split()[-3:] for line in capsys.readouterr().out.splitlines()[2:]]
-    assert sorted(printed) == 3 * [["0.1", "0.0", "0.2"]] + 3 * [["0.6", "0.5", "0.7"]]  # no mean over two protocols
 
 
 def test_the_sweep_its_file_and_the_reading_of_its_table(checkout, capsys):
@@ -99,14 +68,6 @@ def test_the_sweep_its_file_and_the_reading_of_its_table(checkout, capsys):
     printed = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
     assert {tuple(line[-3:]) for line in printed} == {("0.1", "0.0", "0.2")}
     assert [line[:2] for line in printed if len(line) > 4] == [["20", "dlrm"], ["50", "dlrm"]]
-
-
-def test_the_task_of_dask(checkout, monkeypatch):
-    names: dict = {}
-    exec(compile(PYTHON[2], "sweeps.md", "exec"), names)
-    monkeypatch.setattr(sys, "executable", str(checkout / ".venv" / "bin" / "python"))
-    assert names["run"]("deepfm", 1, "--profile", "smoke") == ""
-    assert "deepfm" in (checkout / "build/dask/deepfm-1/smoke-part/figures/data/03_ber_sweep.csv").read_text()
 
 
 def test_its_calls_are_understood():

@@ -6,9 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from drsrobust.campaign import Campaign
-from drsrobust.evaluation import Evaluator
-from drsrobust.injection import BitFlip, FixedCount
 from drsrobust.models import padded_batches
 from drsrobust_extras.protection.abft.embedding import ABFTEmbeddingBag
 from drsrobust_extras.protection.abft.linear import ABFTLinear
@@ -62,21 +59,6 @@ def test_alarms_are_counted(data, trained, both):
     wrong = copy.deepcopy(trained)
     wrong.over_arch.model[1].bias.data += 1.0
     assert false_alarms(wrong, both[:1], iter(batches)) == {both[0].name: (len(batches), rows)}
-
-
-def test_repair_in_a_campaign(data, trained, tmp_path):
-    repair = ABFTLinear.fit(trained, action="restore") + ABFTEmbeddingBag.fit(trained, action="restore")
-    evaluator = Evaluator(trained, data.test)
-    errors = [FixedCount(1), FixedCount(3, bits=(30, "sign")), BitFlip(1e-6)]
-    campaign = Campaign(
-        evaluator, errors=errors, targets=["all"], trials=25, mitigations=[None, repair], store=tmp_path / "s"
-    )
-    table = campaign.run(progress=False)
-    plain, repaired = (table[table["mitigation"] == name] for name in ("none", repair.name))
-    assert plain["auc_drop"].abs().max() > 1e-3
-    assert repaired["auc_drop"].abs().max() < 1e-4 and (repaired["outcome"] == "ok").all()
-    assert set(repaired["repaired"].dropna()) == {True} and repaired["detected"].any()
-    evaluator.verify()
 
 
 def test_beyond_rounding_by_hand(data, trained):

@@ -7,7 +7,6 @@ from drsrobust.campaign import Campaign
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip
 from drsrobust.statistics import summarise
-from drsrobust.statistics.intervals import wilson
 from drsrobust_extras.protection.abft.linear import ABFTLinear
 from drsrobust_study import figures
 from drsrobust_study.abft import effects
@@ -51,10 +50,6 @@ def test_detection(found):
     assert heights["ABFT EmbeddingBag: missed"] == pytest.approx([0.5, 2 / 3000])
     assert heights["ABFT Linear (provable): missed"] == pytest.approx([0.0, 1 / 4000])
     assert ax.get_title(loc="left") == "dlrm" and ax.get_xlim()[0] > ax.get_xlim()[1]
-    share, low, high = (f"{100 * end:.3g}" for end in wilson(3999, 4000))
-    legend = [text.get_text() for text in (ax.get_legend() or ax.figure.legends[0]).get_texts()]
-    assert f"ABFT Linear (provable): 3,999 of 4,000 harmful errors detected, {share} [{low}, {high}] %" in legend
-    assert "(published: over 95 % of harmful errors)" in legend and "harmful, missed" in legend
 
 
 def test_overhead(runs):
@@ -63,9 +58,7 @@ def test_overhead(runs):
     assert data["lowest"].tolist() == [4, 9, 1, 39] and data["highest"].tolist() == [9, 14, 6, 44]
     for scope, values in (("model", [5, 2]), ("operator", [10, 40])):
         ax = figures.abft_overhead(data, scope=scope, published={"ABFT Linear": 20})
-        points = [x for line in ax.lines if line.get_marker() == "o" for x in line.get_xdata()]
-        assert points == values and ax.get_xlim()[1] > max(values)
-        assert "published: under 20 %" in [text.get_text().strip() for text in ax.texts]
+        assert [x for line in ax.lines if line.get_marker() == "o" for x in line.get_xdata()] == values
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,14 @@
 """Effects over trained models: means with their intervals, spreads, and tables of several trainings as one."""
 
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
 from drsrobust_study import effects
+from drsrobust_study.findings import exact_share, interval, number, ratio
 
 VALUES = [0.41, 0.47, 0.34, 0.50, 0.48]
 
@@ -63,13 +66,6 @@ def test_tables_of_trainings_as_one():
     assert found.loc["b", "x"] == 2 and np.isnan(found.loc["b", "x_low"])
 
 
-def test_a_table_and_what_a_notebook_shows():
-    rows = [effects.over_trainings("a", "words", VALUES), effects.measured("b", "counts", (0.9, 0.5, 1.0), 10, "exact")]
-    table = effects.table(rows)
-    assert tuple(table.columns) == effects.COLUMNS and table["n"].tolist() == [5, 10]
-    assert effects.shown(table).loc["words", "value"] == 0.44
-
-
 def test_no_two_trainings_have_maps_of_one_seed():
     seeds = {
         effects.campaign_seed(seed, training) + trial
@@ -78,3 +74,32 @@ def test_no_two_trainings_have_maps_of_one_seed():
         for trial in (0, 999)
     }
     assert len(seeds) == len({effects.campaign_seed(0, training) for training in range(5)}) * 18
+
+
+def test_a_ratio_has_the_extremes_of_both_intervals():
+    found = ratio((30, 27, 33), (3, 2.7, 3))
+    assert (found["value"], found["low"], found["high"]) == pytest.approx((10, 27 / 3, 33 / 2.7))
+    for bottom in ((3, -1, 7), (0, 0, 0)):  # what may be 0 divides nothing
+        assert math.isnan(ratio((30, 27, 33), bottom)["low"])
+
+
+def test_numbers_are_short():
+    values = [100.0, 1e-5, 0.123456, 12345.6, 3e37, 30, math.nan, math.inf]
+    assert [number(one) for one in values] == ["100", "1e-5", "0.123", "12,346", "3e37", "30", "none", "infinite"]
+    assert interval(0.3, 0.2, 0.4) == "0.3 [0.2, 0.4]" and interval(0.3, 0.3, 0.3) == interval(0.3, math.nan, math.nan)
+    assert interval(math.nan, 0.1, 0.2) == ""
+
+
+def test_an_exact_share_covers_every_share():
+    """Whatever the share, at most 2.5 % of counts lie on either side of the interval."""
+    from scipy.stats import binom
+
+    n = 20
+    found = [exact_share(count, n) for count in range(n + 1)]
+    assert found[0]["low"] == 0 and found[0]["high"] == pytest.approx(1 - 0.025 ** (1 / n))
+    assert found[n]["high"] == 1 and found[5]["value"] == 0.25
+    for share in np.linspace(0.01, 0.99, 50):
+        chances = binom.pmf(range(n + 1), n, share)
+        assert sum(chances[[one["low"] > share for one in found]]) <= 0.025
+        assert sum(chances[[one["high"] < share for one in found]]) <= 0.025
+    assert all(math.isnan(end) for end in exact_share(0, 0).values())

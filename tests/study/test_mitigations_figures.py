@@ -3,10 +3,12 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
+import drsrobust as dr
 from drsrobust_extras.pages import plots
-from drsrobust_study import as_released, figures
-from drsrobust_study.figures.protection import spread_labels
+from drsrobust_study import as_released, figures, mitigations
+from drsrobust_study.mitigations import Case, with_int8_tables
 
 NAN = float("nan")
 ABOUT = {"model": "wide_deep", "dataset": "d", "target": "all", "n": 9, "auc_golden": 0.8}
@@ -51,21 +53,11 @@ def test_auc_by_mitigation_and_protocol(summary):
     same = data["mitigation"].isin(["clip 6", "clip as released 6"])
     assert data.loc[same, "series"].unique().tolist() == [0]  # the same bound looks alike under both protocols
     assert set(data.loc[data["mitigation"] == "none", "series"]) == {-1}
-    axes = plots.new_panels(2)
-    plots.mitigated_auc(data, axes[0])
-    plots.mitigated_auc(data, axes[1], label="as_released", errors=as_released.ERRORS["as_released"], names=names)
-    assert np.allclose(drawn(axes[0]), [[0.2001, 0.21], [0.1501, 0.16], [0.1001, 0.11]])  # AUC lost; no rate of 0
-    assert len(drawn(axes[1])) == 2 and axes[0].get_legend() is None
-    colours = [[line.lines[0].get_color() for line in ax.containers] for ax in axes]
-    assert colours[0][:2] == colours[1] and colours[0][0] == "#000000"
-    labels = [text.get_text() for text in axes[1].figure.legends[0].get_texts()]
-    assert labels[:3] == ["no protection", "clip 6", "10-90 % of trials,\nno protection"]  # what its row shows
-    assert "all parameters" in axes[0].get_title("left") and "published" in axes[1].get_title("left")
-    mine = plots.mitigated_auc(data[data["protocol"] == "as_released"].assign(protocol="mine"))
-    assert len(drawn(mine)) == 2  # a user's label needs no argument
-    with pytest.raises(ValueError, match=r"as dr.summarise\(table\)"):
-        plots.mitigated_auc_data(summary.drop(columns="auc_low"))
-    with pytest.raises(ValueError, match="2 models and 1 data sets"):
+    ax = plots.mitigated_auc(data)
+    assert np.allclose(drawn(ax), [[0.2001, 0.21], [0.1501, 0.16], [0.1001, 0.11]])  # AUC lost; no rate of 0
+    released = plots.mitigated_auc(data, label="as_released", errors=as_released.ERRORS["as_released"], names=names)
+    assert len(drawn(released)) == 2
+    with pytest.raises(ValueError, match="2 models"):
         plots.mitigated_auc_data(pd.concat([summary, summary.assign(model="fm")]))
 
 
@@ -76,16 +68,12 @@ def test_recovery_leaves_out_what_is_blank(found):
     plots.recovery_vs_ber(data, axes[1], quantity="gained")
     assert drawn(axes[0]) == [[0.4], [0.9]]
     assert [len(series) for series in drawn(axes[1])] == [2, 2]
-    with pytest.raises(ValueError, match=r"as dr.recovery\(table\)"):
-        plots.recovery_vs_ber_data(found.drop(columns="recovery_low"))
 
 
 def test_rows_of_mitigations_best_first(found):
     data = figures.recovery_rows_data(found, rank_at=1e-3)
     assert data["mitigation"].drop_duplicates().tolist() == ["ECC", "clip 6", "clip as released 6"]
     assert data["rank"].tolist() == [1, 1, 2, 2, 3, 3] and data["ber"].tolist() == [1e-5, 1e-3] * 3
-    with pytest.raises(ValueError, match="rank_at is 0.1; the table has the rates 1e-05, 0.001"):
-        figures.recovery_rows_data(found, rank_at=0.1)
 
 
 @pytest.fixture
@@ -115,9 +103,7 @@ def test_recovery_against_costs(points):
     times = [mark.get_xdata()[0] for mark in marks]
     assert times[0::2] + times[3:] == [40.0, 10.0, 30.0] and times[1] < 0  # what takes no time has its strip
     assert [mark.get_markerfacecolor() == "white" for mark in marks] == [False, False, False, True]
-    names = {" ".join(text.get_text().split()) for text in ax.texts}
-    assert {"a + b (+90 %)", "ECC (+12.5 %)", "clip (+0.01 %)", "slow (+0.02 %)"} < names  # all of them
-    assert all(tick >= 0 for tick in ax.get_xticks())
+    assert "ECC (+12.5 %)" in {" ".join(text.get_text().split()) for text in ax.texts}
 
 
 def test_places_are_groups_of_rows(points):
@@ -126,20 +112,24 @@ def test_places_are_groups_of_rows(points):
     assert [text.get_text() for text in ax.get_yticklabels()] == ["ECC", "a + b", "slow"]
     shown = {bars.get_label(): bars.lines[0].get_xdata().tolist() for bars in ax.containers}
     assert shown == {"memory": [0.99], "layers": [1.02, 0.7]}
-    texts = [text.get_text() for text in ax.texts]
-    assert {"+12.5 % bits", "+40 % time, +90 % bits", "+30 % time, +0.02 % bits", "cost"} < set(texts)
+    assert "+40 % time, +90 % bits" in [text.get_text() for text in ax.texts]
 
 
-def test_names_cover_no_names_and_stay_inside():
-    random = np.random.default_rng(1)
-    x, y = random.normal(0, 0.15, 15) + 1, random.normal(0, 0.05, 15) + 1
-    ax = plots.new_panels()[0]
-    ax.plot(x, y, "o")
-    ax.set(xlim=(0, 2), ylim=(0, 2))
-    spread_labels(ax, x, y, [f"method {number}" for number in range(14)] + [""])
-    ax.figure.canvas.draw()
-    boxes = [text.get_bbox_patch().get_window_extent().shrunk(0.95, 0.8) for text in ax.texts]
-    assert len(boxes) == 14  # an empty name is not written
-    assert not [1 for one, other in itertools.combinations(boxes, 2) if one.overlaps(other)]
-    frame = ax.get_window_extent()
-    assert all(frame.contains(*box.min) and frame.contains(*box.max) for box in boxes)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.ao.quantization")
+def test_int8_tables_are_a_copy(data, trained):
+    before = {name: parameter.clone() for name, parameter in trained.named_parameters()}
+    small = with_int8_tables(Case("dlrm", data.name, trained, data.train, data.test))
+    assert all(torch.equal(before[name], parameter) for name, parameter in trained.named_parameters())
+    assert small.name == "dlrm, int8 tables" and small.int8
+    assert any(tensor.format.name.startswith("int8") for tensor in dr.resolve(small.model).tensors)
+
+
+def test_which_data(monkeypatch):
+    asked = []
+    monkeypatch.setattr(mitigations, "load_dataset", asked.append)
+    monkeypatch.delenv("DRSROBUST_DATA", raising=False)
+    mitigations.trained(models=[])
+    assert asked == list(mitigations.GENERATED)
+    monkeypatch.setenv("DRSROBUST_DATA", "/somewhere")
+    mitigations.trained(models=[])
+    assert asked[len(mitigations.GENERATED) :] == list(mitigations.REAL)

@@ -2,7 +2,6 @@ import re
 
 import pytest
 
-from drsrobust_study import notebook
 from drsrobust_study.notebook import check_parameters, provenance
 
 
@@ -18,35 +17,24 @@ def test_values_that_fit(value, annotation):
     check(value, annotation)
 
 
-@pytest.mark.parametrize(
-    ("value", "annotation", "says"),
-    [
-        ("1e-5", float, r"parameter 'own' is '1e-5' \(str\); it must be float\. In YAML 1e-5 is text; write 1\.0e-5;"),
-        (["1e-6"], list[float], r"'own' is \['1e-6'\] \(list\).*float\]\. In YAML 1e-6 is text; write 1\.0e-6$"),
-        ([1.0, "2.5e6"], list[float], r"In YAML 2\.5e6 is text; write 2\.5e\+6$"),
-        ([["-1E3"]], list[list[float]], r"In YAML -1E3 is text; write -1\.0e\+3$"),
-        (["1e3"], list[int], r"must be list\[int\]\. In YAML write 1\.0e-5, not 1e-5$"),
-        ("a", list[str], r"must be list\[str\].*python -m reproduce NOTEBOOK"),
-        ([3, "a"], list[str], r"it must be list\[str\]$"),
-        ("[1]", list[int], r"must be list\[int\].*python -m reproduce NOTEBOOK 'own=\.\.\.'"),
-        (1.5, int, r"'own' is 1.5 \(float\); it must be int"),
-        (True, int, r"True \(bool\); it must be int"),
-        (True, float, r"must be float"),
-        ("true", bool, r"must be bool"),
-        ([1, "x"], list[int], r"must be list\[int\]"),
-        (3, str | None, r"must be str \| None"),
-    ],
-)
-def test_values_that_do_not(value, annotation, says):
-    with pytest.raises(TypeError, match=says):
+MISFITS = [("1e-5", float), (["1e-6"], list[float]), ([1.0, "2.5e6"], list[float]), ([["-1E3"]], list[list[float]])]
+MISFITS += [(["1e3"], list[int]), ("a", list[str]), ([3, "a"], list[str]), ("[1]", list[int]), (1.5, int), (True, int)]
+MISFITS += [(True, float), ("true", bool), ([1, "x"], list[int]), (3, str | None)]
+
+
+@pytest.mark.parametrize(("value", "annotation"), MISFITS)
+def test_values_that_do_not(value, annotation):
+    with pytest.raises(TypeError) as caught:
         check(value, annotation)
+    kind = getattr(annotation, "__name__", "") if isinstance(annotation, type) else str(annotation)
+    assert f"'own' is {value!r} ({type(value).__name__})" in str(caught.value) and kind in str(caught.value)
 
 
-def test_the_numbers_that_hints_name_are_numbers_to_yaml():
-    yaml = pytest.importorskip("yaml")
-    for text in ("1e-6", "2.5e6", "-1E3", "1e+5"):
-        assert yaml.safe_load(f"[{text}]") == [text]
-        assert yaml.safe_load(f"[{notebook._as_number(text)}]") == [float(text)]
+@pytest.mark.parametrize("text, number", [("1e-5", "1.0e-5"), ("2.5e6", "2.5e+6"), ("-1E3", "-1.0e+3")])
+def test_numbers_that_are_text_to_yaml_have_a_hint(text, number):
+    for value, annotation in ((text, float), ([text], list[float]), ([[text]], list[list[float]])):
+        with pytest.raises(TypeError, match=re.escape(f"In YAML {text} is text; write {number}")):
+            check(value, annotation)
 
 
 def test_an_unknown_data_set():
@@ -97,9 +85,6 @@ def test_the_traceback_of_a_refused_value_ends_in_the_notebook(shell, capsys):
     assert "errors = dr.BitFlip(ber=2)" in refused
     assert "ArgumentError: ber must be a number from 0 to 1, got 2" in refused
     assert "error_models.py" not in refused and refused.count("\n") < 9
-    assert not shell.run_cell("model = dr.load_model('dlrn', dr.load_dataset('synthetic-movielens', rows=50))").success
-    refused = capsys.readouterr().out
-    assert "did you mean 'dlrm'?" in refused and "registry.py" not in refused
     # What another library raised, and faults of code, keep the library's entries.
     assert not shell.run_cell("from drsrobust_study import captions\ncaptions.details('x', {'a': 1})").success
     assert "captions.py" in capsys.readouterr().out

@@ -1,7 +1,6 @@
 """Numbers of notebook 15: what formats cost, what flips cost in them, and effects."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
 import drsrobust_study as study
@@ -31,12 +30,12 @@ def test_parts_and_sizes(measured, trained):
     expected = {DENSE: numbers.drop("embedding").sum(), TABLES: numbers["embedding"]}
     assert clean.groupby("part")["numbers"].first().to_dict() == expected
     by_format = clean.set_index(["part", "format"])
-    assert by_format.loc[(DENSE, "fp32"), "megabytes"] * 1e6 == 4 * numbers.drop("embedding").sum()
-    assert by_format.loc[(DENSE, "bf16"), "megabytes"] * 1e6 == 2 * numbers.drop("embedding").sum()
+    dense, size = expected[DENSE], by_format["megabytes"] * 1e6
     tensors = sum(not name.startswith("sparse") for name, _ in trained.named_parameters())
-    assert by_format.loc[(DENSE, "fp8_e5m2"), "megabytes"] * 1e6 == numbers.drop("embedding").sum() + 4 * tensors
+    sizes = [size[DENSE, name] for name in ("fp32", "bf16", "fp8_e5m2")]
+    assert sizes == [4 * dense, 2 * dense, dense + 4 * tensors]
     rows = sum(len(p) for name, p in trained.named_parameters() if name.startswith("sparse"))
-    assert by_format.loc[(TABLES, "int4"), "megabytes"] * 1e6 == 16 * rows  # 2 + 2 + 8 bytes, padded
+    assert size[TABLES, "int4"] == 16 * rows  # 2 + 2 + 8 bytes, padded
     assert (by_format.xs("fp32", level=1)["auc_change"] == 0).all()
     assert (clean["auc_change_low"] <= clean["auc_change"]).all()
     assert (clean["auc_change"] <= clean["auc_change_high"]).all()
@@ -87,10 +86,3 @@ def test_effects(measured, trained, data):
     assert found.loc[f"change {TABLES} int4", "value"] == pytest.approx(change)
     plain, protected = (found.loc[f"kept {name}, half", "value"] for name in ("no protection", "exponents protected"))
     assert plain < 0.5 < protected <= 1.01
-
-
-def test_figures_of_no_trials():
-    columns = [f"{name}{end}" for name in ("auc_change", "per_bit", "at_rate") for end in ("", "_low", "_high")]
-    empty = pd.DataFrame(columns=["part", "format", "megabytes", *columns])
-    for quantity in ("auc_change", "per_bit"):
-        study.figures.number_formats(empty, quantity=quantity)

@@ -7,18 +7,8 @@ import pandas as pd
 import pytest
 
 import drsrobust as dr
-from drsrobust_study import figures
-from drsrobust_study.recovery_curves import (
-    CLIPPING,
-    CODES,
-    IDEAL,
-    SECDED,
-    TMR,
-    protections,
-    recovery_points,
-    recovery_trials,
-    statement_values,
-)
+from drsrobust_study import figures, recovery_curves
+from drsrobust_study.recovery_curves import CLIPPING, CODES, IDEAL, SECDED, TMR
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +20,7 @@ def evaluators():
 def test_trials_share_their_maps_and_weights_are_probabilities(evaluators, empty_cache):
     bers = [1e-4, 1e-3]
     for name, evaluator in evaluators.items():
-        table = recovery_trials(evaluator, bers, trials=40, train_seed=3, seed=1)
+        table = recovery_curves.recovery_trials(evaluator, bers, trials=40, train_seed=3, seed=1)
         kinds = ["none", *([CLIPPING] if name == "dcn" else []), *CODES]
         assert table["mitigation"].unique().tolist() == kinds and set(table["train_seed"]) == {3}
         flips = table.pivot(index=["ber", "stratum", "trial"], columns="mitigation", values="bits_flipped")
@@ -46,8 +36,8 @@ def test_trials_share_their_maps_and_weights_are_probabilities(evaluators, empty
 
 
 def test_protections_by_name(evaluators):
-    assert protections(evaluators["fm"].model)[0] is None
-    clip = protections(evaluators["dcn"].model)[1]
+    assert recovery_curves.protections(evaluators["fm"].model)[0] is None
+    clip = recovery_curves.protections(evaluators["dcn"].model)[1]
     assert (clip.name, clip.bound, clip.sites, clip.nan) == (CLIPPING, 6.0, ("linear",), "zero")
 
 
@@ -68,7 +58,7 @@ def trials(model, seed, ber, golden, aucs):
 def test_points_of_weighted_strata_on_paired_maps():
     aucs = {"none": [[0.80, 0.78], [0.60, 0.50]], CLIPPING: [[0.80, 0.79], [0.70, 0.60]]}
     aucs |= {TMR: [[0.80, 0.80], [0.80, 0.80]]}
-    none, clip, tmr = recovery_points(trials("dcn", 0, 1e-3, 0.8, aucs)).to_dict("records")
+    none, clip, tmr = recovery_curves.recovery_points(trials("dcn", 0, 1e-3, 0.8, aucs)).to_dict("records")
     lost = 0.9 * 0.01 + 0.1 * 0.25
     assert none["lost"] == pytest.approx(lost) and none["auc"] == pytest.approx(0.8 - lost) and none["share"] == 0
     gained = 0.9 * 0.005 + 0.1 * 0.1
@@ -80,7 +70,7 @@ def test_points_of_weighted_strata_on_paired_maps():
     assert clip["share_error"] == pytest.approx(np.hypot(0.9 * ends[0], 0.1 * ends[1]) / lost)
     assert tmr["share"] == pytest.approx(1) and tmr["share_error"] == pytest.approx(0, abs=1e-9)
     assert tmr["ahead"] == pytest.approx(share - 1) and tmr["ahead_error"] == pytest.approx(clip["share_error"])
-    broken = recovery_points(trials("dcn", 0, 1e-3, 0.8, aucs | {TMR: [[0.8, None], [0.8, 0.8]]}))
+    broken = recovery_curves.recovery_points(trials("dcn", 0, 1e-3, 0.8, aucs | {TMR: [[0.8, None], [0.8, 0.8]]}))
     assert broken.set_index("mitigation").loc[TMR, ["auc", "share"]].isna().all()
 
 
@@ -103,7 +93,7 @@ def points():
 
 
 def test_values_are_of_cells_that_lose(points):
-    found = statement_values(points)
+    found = recovery_curves.statement_values(points)
     assert set(found["item"]) == {"fm at 0.01", "dcn at 0.01", "at 0.01, fm against dcn"}  # not 1e-5, not dlrm
     assert found.groupby(["statement", "part", "item"]).size().eq(3).all()
     means = found.groupby(["statement", "part", "item"])["value"].mean()
@@ -118,7 +108,7 @@ def test_values_are_of_cells_that_lose(points):
     error = found.set_index(["statement", "part"]).loc[("S16", "TMR"), "error"]
     assert error.tolist() == pytest.approx([np.hypot(0.03, 0.03)] * 3)
     afm = points[points["model"] == "dcn"].assign(model="afm", share=lambda own: own["share"] + 0.1)
-    robust = statement_values(pd.concat([points, afm])).query("statement == 'S17'")
+    robust = recovery_curves.statement_values(pd.concat([points, afm])).query("statement == 'S17'")
     assert robust["value"].tolist() == pytest.approx([0.1] * 3)
 
 
@@ -131,7 +121,6 @@ def test_panels_show_means_over_trainings(points):
     figures.recovery_curves(data, axes[1], model="afm", dataset="d")
     assert [text.get_text() for ax in axes for text in ax.texts] == ["nothing to clip", "not run"]
     drawn = [line.lines[0].get_ydata().tolist() for line in axes[0].containers]
-    assert [len(ys) for ys in drawn] == [0, 0, 2, 2, 2]  # no rows without protection here
     assert drawn[3] == pytest.approx([0.8 - 0.004 * 0.19, 0.8 - 0.2 * 0.19])
     ax = figures.given_back(data, mitigation=SECDED)
     shown = [line.lines[0].get_ydata().tolist() for line in ax.containers]

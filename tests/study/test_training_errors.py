@@ -6,18 +6,7 @@ import pytest
 
 import drsrobust as dr
 import drsrobust_study as study
-from drsrobust_study.training_errors import (
-    BITS,
-    COMPUTED,
-    PLACES,
-    STORED,
-    by_place,
-    detection,
-    effects,
-    left_by_actions,
-    named,
-    words_of,
-)
+from drsrobust_study.training_errors import BITS, COMPUTED, PLACES, STORED, by_place, detection, effects
 
 
 def table(trials, *, harmful=1.0, noticed=1.0, repaired=1.0, stored_repaired=0.0):
@@ -32,13 +21,11 @@ def table(trials, *, harmful=1.0, noticed=1.0, repaired=1.0, stored_repaired=0.0
                 mended = seen and share < harmful * (repaired if kind == COMPUTED else stored_repaired)
                 auc = 0.6 if bad else 0.8
                 row = {"error_model": error.label, "target": str(target), "trial": trial, "auc": auc, "auc_golden": 0.8}
-                row |= {"auc_drop": 0.8 - auc, "alarm_gradient_norm": 1 if seen else pd.NA, "alarm_replay": pd.NA}
-                row |= {"alarm_non_finite": pd.NA}
+                row |= {"auc_drop": 0.8 - auc, "alarm_gradient_norm": 1 if seen else pd.NA}
                 rows.append(row | {"auc_recompute": 0.8 if mended else auc, "auc_skip": auc})
-    frame = pd.DataFrame(rows).astype(
-        dict.fromkeys(["alarm_gradient_norm", "alarm_replay", "alarm_non_finite"], "Int64")
-    )
-    return named(frame.assign(model="dlrm", dataset="made"))
+    alarms = ["alarm_gradient_norm", "alarm_replay", "alarm_non_finite"]
+    frame = pd.DataFrame(rows).assign(alarm_replay=pd.NA, alarm_non_finite=pd.NA).astype(dict.fromkeys(alarms, "Int64"))
+    return study.training_errors.named(frame.assign(model="dlrm", dataset="made"))
 
 
 def test_names_of_places_and_bits():
@@ -51,7 +38,7 @@ def test_names_of_places_and_bits():
 
 def test_losses_by_place():
     model = dr.models.build_model("dlrm", dr.load_dataset("synthetic-movielens/full", rows=6000).schema)
-    words = words_of(model)
+    words = study.training_errors.words_of(model)
     names = [name for name, _ in model.named_parameters() if "embedding" in name]
     assert words["tables"] == sum(weight.numel() for name, weight in model.named_parameters() if name in names)
     assert words["weights"] == words["Adam m"] == sum(weight.numel() for weight in model.parameters()) - words["tables"]
@@ -76,7 +63,9 @@ def test_detection_is_of_harmful_errors_within_steps():
 
 
 def test_what_actions_leave():
-    left = left_by_actions(table(10, repaired=0.3), ["skip", "recompute"]).set_index(["kind", "action"])
+    left = study.training_errors.left_by_actions(table(10, repaired=0.3), ["skip", "recompute"]).set_index(
+        ["kind", "action"]
+    )
     assert left.loc[(COMPUTED, "recompute"), "share"] == pytest.approx(0.3)
     assert left.loc[(COMPUTED, "recompute"), "auc_drop"] == pytest.approx(0.2 * 0.7)
     assert left.loc[(STORED, "recompute"), "repaired"] == 0
