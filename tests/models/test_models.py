@@ -5,10 +5,15 @@ import pytest
 import torch
 
 import drsrobust as dr
+from drsrobust.data.dataset import Feature, Schema
 from drsrobust.injection import resolve
 from drsrobust.injection.targets import as_target
+from drsrobust.introspection.embedding_modules import torchrec
 from drsrobust.introspection.tensors import component_of
 from drsrobust.models import MODELS, build_model, default_sizes, describe, padded_batches, score, state_digest
+from drsrobust.models.dlrm import DLRM, FlatInteractionArch
+from drsrobust_extras.data.afm import BLOCK, AttentionalPooling
+from drsrobust_extras.data.dcn import VectorCross
 from drsrobust_extras.data.load import load_dataset
 
 COMPONENTS = {
@@ -192,3 +197,104 @@ def test_names_and_digest(data, trained):
         assert state_digest(trained) != digest
         weight[0, 0] = old
     assert state_digest(trained) == digest
+
+
+SCHEMA = Schema(("age",), (Feature("user", 5), Feature("movie", 7)))
+REFUSED = [
+    *[("fm", "embedding_dim", value) for value in (0, 16.0)],
+    *[("wide_deep", "deep_mlp", value) for value in ([], 16, "16")],
+    *[("deepfm", "dropout", value) for value in (1, -0.1, float("nan"))],
+    *[("fm", "std", value) for value in (0, float("inf"))],
+    *[("dlrm", "dense_mlp", [64, 8]), ("dlrm", "over_mlp", [64, 32]), ("dlrm_dcn", "over_mlp", [1])],
+    *[("afm", "attention_size", -1), ("afn", "neurons", True), ("dcn", "cross_layers", 0), ("dummy", "depth", 0)],
+    *[("dlrm_dcn", "embedding_dim", 8), ("dlrm_dcn", "layers", 0), ("dlrm_dcn", "rank", 0), ("dummy", "width", "wide")],
+]
+
+
+@pytest.mark.parametrize(("model", "size", "value"), REFUSED)
+def test_refused(model, size, value):
+    with pytest.raises(ValueError) as caught:
+        build_model(model, SCHEMA, **{size: value})
+    text = str(caught.value)
+    assert f"model '{model}'" in text and size in text and str(value) in text
+
+
+def test_classes_refuse_too():
+    with pytest.raises(ValueError, match=r"^the last width of dense_mlp .* got \[8\]"):
+        DLRM(SCHEMA, dense_mlp=[8])
+    with pytest.raises(ValueError, match="deep_mlp .* got 0"):
+        build_model("wide_deep", SCHEMA, deep_mlp=(16, 0))
+    with pytest.raises(ValueError, match="'embeding_dim'; did you mean 'embedding_dim'"):
+        build_model("fm", SCHEMA, embeding_dim=8)
+
+
+def test_attention_needs_a_pair():
+    with pytest.raises(ValueError, match="'afm': .* two features"):
+        build_model("afm", Schema((), (Feature("user", 5),)))
+
+
+@pytest.mark.parametrize("width", [32, 429])
+def test_cross_layers_are_torchrec_s(width):
+    torch.manual_seed(0)
+    ours, theirs = VectorCross(width, 3), torchrec().modules.crossnet.VectorCrossNet(width, 3)
+    for bias in ours.bias:
+        torch.nn.init.normal_(bias)
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(256, width)
+    expected = theirs(x)
+    assert torch.equal(ours(x), expected)
+    ours(x).square().sum().backward()
+    expected.square().sum().backward()
+    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-4 * float(other.grad.abs().max()))
+
+
+@pytest.mark.parametrize(("fields", "blocks"), [(2, 1), (10, 1), (39, 16)])
+def test_attention_goes_through_rows_in_blocks_that_fit(fields, blocks):
+    torch.manual_seed(0)
+    pooling, calls = AttentionalPooling(8, 4, 0.0), []
+    pooling.hidden.register_forward_hook(lambda module, given, _: calls.append(given[0].shape[:2]))
+    vectors = torch.randn(16 * BLOCK, fields, 8)
+    with torch.no_grad():
+        whole = pooling(vectors)
+        assert len(calls) == blocks and sum(rows for rows, _ in calls) == len(vectors)
+        apart = torch.cat([pooling(block) for block in vectors.split(BLOCK)])
+    assert torch.equal(whole, apart)
+
+
+def both_archs(features):
+    return FlatInteractionArch(features), torchrec().models.dlrm.InteractionArch(features)
+
+
+@pytest.mark.parametrize(("features", "rows"), [(1, 3), (2, 64), (26, 200)])
+def test_same_numbers_forwards_and_backwards(features, rows):
+    torch.manual_seed(0)
+    dense, sparse = torch.randn(rows, 8), torch.randn(rows, features, 8)
+    results = []
+    for arch in both_archs(features):
+        inputs = dense.clone().requires_grad_(), sparse.clone().requires_grad_()
+        output = arch(*inputs)
+        output.backward(torch.arange(output.numel(), dtype=torch.float32).view_as(output).sin())
+        results.append((output, *(tensor.grad for tensor in inputs)))
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("wrong", [(0, 4, 5), (1, 0, -1), (1, 2, 0), (0, 0, -7)])
+def test_an_error_in_the_buffer_reads_what_torchrec_reads(wrong):
+    """Another pair, or one counted from the end."""
+    side, pair, value = wrong
+    dense, sparse = torch.randn(5, 4), torch.randn(5, 6, 4)
+    outputs = []
+    for arch in both_archs(6):
+        arch.triu_indices[side, pair] = value
+        outputs.append(arch(dense, sparse))
+    assert torch.equal(*outputs)
+
+
+@pytest.mark.parametrize("value", [7, -8, 2**40, 2**62, -(2**63), 2**63 - 1])
+@pytest.mark.parametrize("side", [0, 1])
+def test_an_error_that_names_no_vector_raises_as_torchrec_does(side, value):
+    for arch in both_archs(6):
+        arch.triu_indices[side, 3] = value
+        with pytest.raises((IndexError, RuntimeError), match="out of (bounds|DATA bounds|range)"):
+            arch(torch.randn(5, 4), torch.randn(5, 6, 4))

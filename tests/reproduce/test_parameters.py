@@ -103,22 +103,6 @@ def test_real_data_is_used_where_it_is_given(real_data):
     assert profile.parameters["12_memory_faults"]["dataset"] == "movielens-1m/full"
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (lambda text: text.replace("trials = 8", "trails = 8", 1), "unknown parameter of 00_quickstart 'trails'"),
-        (lambda text: text.replace("trials = 8", "trials = 8.5", 1), "00_quickstart: parameter 'trials' is 8.5"),
-        (lambda text: text.replace("[00_quickstart]", "[00_quickstrat]"), "unknown notebook in profile changed"),
-        (lambda text: text.replace('["movielens"]', '["movielens", "films"]', 1), "unknown data set role .* 'films'"),
-    ],
-)
-def test_mistakes_in_a_profile_are_told(change, says, tmp_path, monkeypatch):
-    (tmp_path / "changed.toml").write_text(change((FOLDER / "smoke.toml").read_text()))
-    monkeypatch.setattr("reproduce.profiles.FOLDER", tmp_path)
-    with pytest.raises((ValueError, TypeError), match=says):
-        load_profile("changed", NOTEBOOKS, None)
-
-
 def test_an_interrupt_is_one_line(tmp_path, capsys, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt

@@ -2,15 +2,15 @@
 
 import json
 import re
-from string import Formatter
 
+import pandas as pd
 import pytest
 
 from reproduce import readme_tables as made
 from reproduce.figures_page import figures_page
 from reproduce.notebooks import FIGURES, ROOT
+from reproduce.other_papers import NOT_RUN, as_markdown, table
 from reproduce.quantities import Number, Quantity, Selection, filled, message, messages, quantities, with_message
-from reproduce.tables import read_named
 
 TABLE = """model,value,low,high,loss,loss_low,loss_high
 dlrm,0.463821,0.300958,0.608954,0.1,0.01,0.9
@@ -90,20 +90,6 @@ def test_messages_are_of_figures_and_the_published_run_has_their_numbers():
     assert not any("nan" in text or "{" in text for text in told.values())
 
 
-@published_run
-def test_no_two_names_are_of_one_cell_and_each_is_used():
-    cells = {}
-    for name, quantity in quantities().items():
-        table = read_named(FIGURES, quantity.csv)
-        row = quantity.selection.row(quantity.selection.rows(table, name, quantity.csv), name)
-        cell = (quantity.csv, row.name, quantity.selection.value or "value")
-        assert cell not in cells, f"{name} and {cells[cell]} are one number"
-        cells[cell] = name
-    texts = [text for name, text in messages().items() if name != "readme"] + [*messages()["readme"].values()]
-    used = {name.partition(".")[0] for text in texts for _, name, *_ in Formatter().parse(text) if name}
-    assert set(quantities()) <= used
-
-
 def numbers(text, *ignored):
     """Numbers of a text without what these patterns find."""
     for pattern in ignored:
@@ -152,10 +138,39 @@ def test_the_pages_hold_the_published_numbers():
     assert (figures / "README.md").read_text() == figures_page(figures, run)
 
 
-def test_the_time_says_whether_the_cache_was_empty():
-    run = {"seconds": 1200.0, "seconds_from_empty": 2400.0, "machine": {"cores": 2}}
-    assert made.taken(run | {"cached": False}) == "40 minutes on 2 cores"
-    assert made.taken(run | {"cached": False, "cpu_seconds": 4321.6}) == "40 minutes on 2 cores, 4,322 CPU seconds"
-    assert made.taken(run | {"cached": True}) == (
-        "40 minutes on 2 cores (20 minutes with models and trials of an earlier run at hand)"
+TEXTS = {"what": "a share", "source": "a paper", "setting": "another model", "published": "94 %", "same": "yes"}
+
+
+def written(path, *rows):
+    lines = []
+    for row in rows:
+        lines += ["[[row]]", *(f"{key} = {value!r}" for key, value in row.items() if key != "where")]
+        if "where" in row:
+            lines.append(f"where = {{ {', '.join(f'{key} = {value!r}' for key, value in row['where'].items())} }}")
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.fixture
+def made_figures(tmp_path):
+    (tmp_path / "data").mkdir()
+    effects = {"effect": ["a", "b"], "value": [0.3, 0.5], "low": [0.2, None], "high": [0.4, None], "n": [5, 5]}
+    pd.DataFrame(effects | {"interval": ["trainings", ""], "why": ["", "the same in all"]}).to_csv(
+        tmp_path / "e.csv", index=False
     )
+    points = pd.DataFrame({"ber": [1e-3, 1e-4], "auc": [0.6, 0.7], "auc_low": [0.5, 0.6], "auc_high": [0.7, 0.8]})
+    points.to_csv(tmp_path / "data" / "points.csv", index=False)
+    return tmp_path
+
+
+def test_numbers_are_those_of_the_cells(made_figures):
+    rows = [TEXTS | {"csv": "e", "where": {"effect": "a"}}, TEXTS | {"csv": "e", "where": {"effect": "b"}}]
+    rows += [TEXTS | {"csv": "points", "value": "auc", "where": {"ber": 1e-3}}]
+    rows += [TEXTS | {"csv": "missing", "where": {"effect": "a"}}, TEXTS | {"csv": "e", "where": {"effect": "z"}}]
+    found = table(made_figures, written(made_figures / "rows.toml", *rows))
+    assert found["value"].tolist()[:3] == [0.3, 0.5, 0.6] and found["low"].tolist()[:3:2] == [0.2, 0.5]
+    assert found["why"].tolist() == ["", "the same in all", "", NOT_RUN, NOT_RUN] and found["n"].tolist()[:2] == [5, 5]
+    lines = as_markdown(found).splitlines()
+    assert len(lines) == 7
+    assert lines[2] == "| a share | 94 % | a paper: another model | 0.3 [0.2, 0.4] (trainings, n = 5) | yes |"
+    assert "| 0.5 (the same in all) |" in lines[3] and "| 0.6 [0.5, 0.7] |" in lines[4] and f"| {NOT_RUN} |" in lines[5]

@@ -130,16 +130,6 @@ def test_progress_bars_are_left_out_and_warnings_are_not(notebook):
     assert len(notebook.cells[1].outputs) == 3  # the notebook itself stays as it was
 
 
-def test_tables_are_those_of_the_notebooks_that_were_run(folder):
-    """Runs of parts share a folder, in which others left theirs."""
-    for name in ("00_one_effects", "02_other_effects", "models", "statements"):
-        (folder / "figures" / f"{name}.csv").touch()
-    page = write_report(folder, run()).read_text()
-    assert re.findall(r'href="../figures/(\w+)\.csv"', page) == ["00_one_effects", "statements"]
-    models = [one | {"notebook": "00_models"} for one in run()["notebooks"][1:]]
-    assert 'href="../figures/models.csv"' in write_report(folder, run(notebooks=models)).read_text()
-
-
 HARM = """<p id="kept" onclick="x()">text</p><script>steal()</script><img src="https://a.b/c.png" onerror="x()">
 <iframe src="https://a.b"></iframe><a href="javascript:x()">one</a> <a href="https://a.b">two</a>
 <style>p { color: harm }</style><svg onload="x()"><script>y()</script></svg></main></body>"""

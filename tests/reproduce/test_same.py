@@ -47,11 +47,6 @@ def test_any_digit_that_differs_is_named(name, text, says, folders):
     assert differing and f"{name}: " in found and says in found and "1 of 2 tables differ" in found
 
 
-def test_a_name_that_is_no_commit(capsys):
-    assert same.main(["no-such-commit"]) == 2
-    assert "'no-such-commit' is not a commit of this repository" in capsys.readouterr().err
-
-
 def test_a_commit_is_unpacked_whole_or_not_at_all(tmp_path, monkeypatch):
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path)]
     (tmp_path / "file").write_text("content")

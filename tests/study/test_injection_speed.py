@@ -68,13 +68,6 @@ def test_rows():
         assert row["cpu_ms"] > 0 and row["undo_cpu_ms"] > 0 and row["peak_mib"] >= 0 and row["note"] == ""
 
 
-@pytest.mark.long
-def test_what_has_no_undo_is_put_back_between_calls():
-    rows = run("dense error map")
-    assert all(row["undo_cpu_ms"] is None and row["note"] == "no undo: the model is loaded again" for row in rows)
-    assert run("dense error map", rates=[1e-3])[0]["errors"] == rows[1]["errors"]
-
-
 def test_after_an_injection_over_the_limit_there_is_no_other(monkeypatch):
     """Neither at higher rates nor, at these, on larger models; at lower ones only where the smaller model had such."""
     models = [

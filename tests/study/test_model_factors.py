@@ -196,19 +196,6 @@ def test_values_of_statements(made):
     assert sorted(set(found["unit"])) == [0, 1, 2] and not found["value"].isna().any()
 
 
-def test_values_are_those_that_the_rules_ask_for(made):
-    from reproduce.statements import load_rules, verdicts_of
-
-    rules = [rule for rule in load_rules() if rule.figure == "02_model_factors"]
-    assert sorted(rule.statement for rule in rules) == ["S1", *["S3"] * 8, "S4", "S5"]
-    values = pd.concat([statement_values(made), statement_values(made.assign(drawn=made["drawn"] + 3))])
-    verdicts = verdicts_of(rules, {"02_model_factors": values})
-    said = verdicts[verdicts["item"] == ""].set_index(["statement", "part"])["verdict"]
-    assert said["S1", ""] == said["S4", ""] == "reproduced"
-    assert {word for part, word in said["S3"].items() if "huge" in part} == {"contradicted"}
-    assert all(word == "reproduced" for part, word in said["S3"].items() if "moved" in part)
-
-
 def test_factors_with_one_level_give_no_values(made):
     few = made[(made["depth"] == 1) & (made["density"] == 0.01) & (made["width"] == 64)]
     assert set(statement_values(few)["statement"]) == {"S1"}
@@ -255,13 +242,6 @@ def test_a_cell_of_a_heat_map_is_a_mean_over_depths_densities_and_models(table):
     assert cells["formula"].tolist() == pytest.approx([1 - (1 - 1e-6) ** 100_000] * 6)
     assert cells.loc[(64, 64), "rmse_of_others"] == pytest.approx(15.5)  # of 10, 11, 20, 21, twice each
     assert cells.loc[(128, 64), "rmse_of_others"] == 16.0 and np.isnan(cells.loc[(64, 512), "rmse_of_others"])
-
-
-def test_a_heat_map_for_each_depth_and_density(table):
-    data = figures.model_factors_data(table[table["ber"] == 1e-6], over=())
-    assert len(data) == 2 * 2 * 3 * 4
-    means = data.groupby(["depth", "density"])["moved"].mean().to_dict()
-    assert means == pytest.approx({(1, 0.001): 0.1, (1, 0.01): 0.2, (2, 0.001): 0.2, (2, 0.01): 0.4})
 
 
 def test_what_is_drawn(table):

@@ -1,7 +1,13 @@
+"""Figures of protections and of a fleet: which numbers they draw."""
+
+import numpy as np
 import pandas as pd
 import pytest
 
+from drsrobust_extras.pages import plots
 from drsrobust_study import figures
+from drsrobust_study.figures import fleet_day, fleet_day_data
+from drsrobust_study.fleet_risk import fleet_risk_table, worded
 from drsrobust_study.protection_plan import best_uniform, candidates, effects, shares
 
 MEASURED = pd.DataFrame(
@@ -66,3 +72,104 @@ def test_candidates_of_memory_and_of_the_computation(trained, data):
     memory, computing = candidates(trained, data.train)
     assert not any(one.cost(trained).multiply_adds for one in memory) and len({one.name for one in memory}) == 6
     assert all(one.cost(trained).multiply_adds for one in computing)
+
+
+NAN = float("nan")
+
+
+def ends(name, value, low, high):
+    return {name: value, f"{name}_low": low, f"{name}_high": high}
+
+
+@pytest.fixture
+def tables():
+    about = {"model": "dlrm", "dataset": "d"}
+    rows = []
+    for mitigation in ("range per tensor", "SECDED (72,64)"):
+        for ber, lost, recovery in ((0.0, 0.0, (NAN,) * 3), (1e-5, 0.01, (NAN,) * 3), (1e-3, 0.3, (0.9, 0.8, 1.1))):
+            row = about | {"mitigation": mitigation, "ber": ber, "auc_golden": 0.8} | ends("recovery", *recovery)
+            rows.append(row | ends("lost", lost, lost - 0.02, lost + 0.02) | ends("gained", 0.9 * lost, NAN, NAN))
+    faults = {"none": (0.1, 0.08, 0.12), "on-die ECC": (0.1,) * 3, "SECDED (72,64)": (0.11, 0.09, 0.13)}
+    faults |= {"chipkill RS(18,16)": (0.0,) * 3, "selective chipkill": (0.0,) * 3}
+    losses = [
+        about | {"error_mode": "any", "mitigation": name} | ends("auc_drop", *loss) for name, loss in faults.items()
+    ]
+    losses.append(losses[0] | {"error_mode": "bank", "auc_drop": 0.3})
+    ranking = [about | {"mitigation": "range per tensor"} | ends("faults", 0.4, 0.3, 0.5)]
+    return pd.DataFrame(rows), pd.DataFrame(losses), pd.DataFrame(ranking)
+
+
+def test_both_kinds_of_errors_in_one_table(tables):
+    data = figures.lead_data(*tables)
+    flips = data[data["errors"] == "flips"].set_index(["mitigation", "ber"])
+    assert flips["auc"].tolist() == pytest.approx([0.79, 0.5, 0.799, 0.77])
+    assert flips.loc[("range per tensor", 1e-3), ["auc_low", "auc_high"]].tolist() == pytest.approx([0.74, 0.8])
+    assert flips.loc[("range per tensor", 1e-5), ["auc_low", "auc_high"]].tolist() == pytest.approx([0.77, 0.8])
+    chips = data[data["errors"] == "chips"].set_index("mitigation")
+    assert chips["auc"].to_dict() == pytest.approx(
+        {"none": 0.7, "SECDED (72,64)": 0.69, "range per tensor": 0.74, "chipkill RS(18,16)": 0.8}
+    )
+    assert chips.loc["range per tensor", ["auc_low", "auc_high"]].tolist() == pytest.approx([0.73, 0.75])
+    assert (data["auc_high"] <= 0.8).all() and list(chips.index)[0] == "none"
+
+
+def test_a_panel_for_flips_and_one_for_chips(tables):
+    data = figures.lead_data(*tables)
+    axes = plots.new_panels(2, sharey=False)
+    figures.lead(data, axes[0])
+    figures.lead(data, axes[1], errors="chips")
+    curves = {line.get_label(): line.get_ydata() for line in axes[0].lines if not line.get_label().startswith("_")}
+    assert list(curves) == ["no protection", "range check of weights"]
+    assert np.allclose(curves["no protection"], [0.79, 0.5])
+    for errors in ("flips", "chips"):
+        figures.lead(data.iloc[:0], errors=errors)
+
+
+def test_a_blank_recovery_has_words_in_its_place(tables):
+    recovery, losses, ranking = tables
+    data = figures.lead_data(recovery, losses, ranking.assign(faults=NAN, faults_low=NAN, faults_high=NAN))
+    ax = figures.lead(data, errors="chips")
+    assert "too few maps to say" in [text.get_text() for text in ax.texts]
+
+
+def table(kind="faults", wrong=(5e4, 0.0), stops=(0.0, 0.08), nonfinite="wrong", width=2.0):
+    rows = []
+    for name, *values in zip(("none", "SECDED (72,64)"), wrong, stops, strict=False):
+        row = {"kind": kind, "nonfinite": nonfinite, "mitigation": name, "faults_per_day": 146.0, "hits_per_day": 0.08}
+        quantities = {"wrong_per_day": values[0], "nan_per_day": values[0] / 2, "auc_days_per_day": 0.1}
+        quantities |= {"stops_per_day": values[1], "stops_anywhere_per_day": 900 * values[1]}
+        for quantity, value in quantities.items():
+            row |= {quantity: value, f"{quantity}_low": value / width, f"{quantity}_high": width * value + 0.001}
+        rows.append(row | {"active": 0.45, "loss_once_a_year": 0.3, "loss_once_in_ten_years": 0.4})
+    return pd.DataFrame(rows)
+
+
+def joined(tables):
+    return pd.concat([one.assign(rate=name) for name, one in tables.items()], ignore_index=True)
+
+
+@pytest.fixture
+def risk():
+    return joined({"1 Gb": table(), "16 Gb": table(wrong=(4e4, 10.0)), "events": table("events", (90.0, 0.0))})
+
+
+def test_the_table_of_a_reader(risk):
+    shown = fleet_risk_table(risk, 1e6)
+    assert shown["protection"].tolist()[:2] == ["no protection", "SECDED (72,64)"] and len(shown) == len(risk)
+    assert shown.loc[0, ["wrong_per_day", "share_wrong", "share_wrong_low"]].tolist() == [5e4, 0.05, 0.025]
+    words = worded(shown)
+    assert words["hosts stopped a day"].tolist()[1] == "72 [36, 144]"
+    assert words["wrong recommendations a day"].tolist()[1] == "up to 0.001"  # what no trial showed has its bound
+    assert len(worded(shown.head(0))) == 0
+
+
+def test_a_day_of_the_fleet():
+    caught = table(wrong=(2.8e4, 0.0), nonfinite="caught")
+    risk = joined({"1 Gb": pd.concat([table(), caught]), "16 Gb": table(wrong=(4e4,))})
+    day = fleet_day_data(risk, "1 Gb")
+    assert day["mitigation"].tolist() == ["none", "none", "SECDED (72,64)"] and day["nonfinite"].tolist()[1] == "caught"
+    ax = fleet_day(day, quantity="wrong_per_day")
+    assert [bar.get_width() for bar in ax.patches] == [5e4, 2.8e4, 0]
+    assert [text.get_text() for text in ax.texts] == ["50,000", "28,000", "at most 0.001"]
+    assert fleet_day(day, quantity="stops_anywhere_per_day").patches[2].get_width() == 72
+    fleet_day(day.head(0), quantity="wrong_per_day")

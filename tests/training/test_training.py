@@ -15,6 +15,7 @@ from drsrobust.training.fit import Epoch, last_epoch, warn_if_hardly_learned
 from drsrobust_extras.data.load import load_dataset
 
 MODULE = sys.modules["drsrobust.training.fit"]  # (the package has the function under this name)
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 QUICK = Settings(epochs=2, batch_size=512)
 
 
@@ -50,14 +51,6 @@ def test_the_number_of_threads_changes_nothing(data, tmp_path, monkeypatch, name
         manifest["curve"] = [epoch | {"seconds": 0, "cpu_seconds": 0} for epoch in manifest["curve"]]
         found.append(manifest | {"seconds": 0, "cpu_seconds": 0})
     assert found[0] == found[1]
-
-
-def test_early_stopping(data):
-    torch.manual_seed(0)
-    curve = fit(build_model("dlrm", data.schema), data, Settings(epochs=40, batch_size=256, patience=2), progress=False)
-    best = max(range(len(curve)), key=lambda i: curve[i].valid_auc)
-    assert len(curve) - 1 - best >= 2 and len(curve) < 40
-    assert curve[-1].valid_loss > min(epoch.valid_loss for epoch in curve)
 
 
 def curve_of(aucs, losses, nes=None):
@@ -205,3 +198,45 @@ def test_dlrm_on_real_movielens(real_data):
     settings = replace(default_settings("dlrm", data.train.dataset), epochs=1)
     model = load_model("dlrm", data, settings=settings, progress=False)
     assert model.manifest["test_auc"] > 0.78
+
+
+def test_plain_numbers_whatever_was_given():
+    settings = Settings(epochs=np.int64(2), learning_rate=np.float32(0.5), table_learning_rate=np.float64(0.25))
+    values = settings.epochs, settings.learning_rate, settings.table_learning_rate
+    assert [type(value) for value in values] == [int, float, float]
+
+
+REFUSED = [("batch_size", 1), ("table_learning_rate", -1), ("weight_decay", -1e-6), ("patience", 0)]
+REFUSED += [("table_optimizer", "rowwise"), ("precision", "float16")]
+
+
+@pytest.mark.parametrize(("name", "value"), REFUSED)
+def test_what_makes_no_sense_is_refused(name, value):
+    with pytest.raises(ValueError, match=f"{name}.*{value}"):
+        Settings(**{name: value})
+
+
+def test_weight_decay_of_tables():
+    assert Settings(weight_decay=1e-4).table_weight_decay == 1e-4
+    assert Settings(weight_decay=1e-4, table_optimizer="adagrad").table_weight_decay == 0
+    with pytest.raises(ValueError, match="table_weight_decay .* 1e-06"):
+        Settings(table_optimizer="sgd", table_weight_decay=1e-6)
+
+
+@needs_gpu
+@pytest.mark.parametrize("more", [{}, {"table_optimizer": "rowwise_adagrad"}, {"precision": "bfloat16"}], ids=str)
+def test_learns_what_a_cpu_learns(data, more):
+    aucs = []
+    for device in ("cpu", "cuda"):
+        torch.manual_seed(0)
+        model = build_model("dlrm", data.schema).to(device)
+        aucs.append(fit(model, data, Settings(epochs=3, batch_size=256, **more), progress=False)[-1].valid_auc)
+        assert {parameter.device.type for parameter in model.parameters()} == {device}
+    assert abs(aucs[0] - aucs[1]) < 0.02
+
+
+@needs_gpu
+def test_the_cached_model_is_on_the_cpu(data, empty_cache):
+    model = load_model("wide_deep", data, settings=Settings(epochs=1, batch_size=512), progress=False)
+    assert model.manifest["device"] == "cuda" and {p.device.type for p in model.parameters()} == {"cpu"}
+    assert np.isfinite(score(model, padded_batches(data.test), len(data.test))).all()
