@@ -1,3 +1,5 @@
+"""The models: their parts, scores and sizes, and what is computed otherwise than in TorchRec."""
+
 import copy
 
 import numpy as np

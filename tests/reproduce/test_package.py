@@ -11,7 +11,7 @@ import yaml
 import drsrobust
 from reproduce.article import SOURCE, build_article, to_typst
 from reproduce.notebooks import all_notebooks
-from reproduce.package import appendix, article, crate, write_package
+from reproduce.package import article, crate, write_package
 from reproduce.profiles import load_profile
 from reproduce.statements import load_rules, verdicts_of
 
@@ -92,13 +92,6 @@ def test_every_number_of_the_article_comes_from_the_run(figures):
 def test_the_article_is_written_with_the_settings_of_each_profile(figures, profile):
     text = article(figures, ROOT / "paper", with_settings(profile))
     assert f"{SETTINGS[profile]['03_ber_sweep']['trials']} stratified and" in text
-
-
-def test_the_appendix_gives_minutes_and_memory_per_statement(figures):
-    text = appendix(figures, RUN)
-    command = "`.venv/bin/python -m reproduce 03_ber_sweep`"
-    assert f"| S6 | reproduced (4 of 5); reproduced (4 of 5) | {command} | 1.5 | 120 | 2.0 GiB |" in text
-    assert "40 minutes on 2 cores, 4,321 CPU seconds, at most 2.0 GiB" in text and "| S13 |" not in text
 
 
 def test_the_crate_describes_every_file(figures):

@@ -1,19 +1,17 @@
 """The plan: what notebooks took before with the same parameters, and nothing where they never ran with them."""
 
-import io
 import json
 import time
 from dataclasses import replace
 
 import pytest
 
-from drsrobust._progress import count_done
 from drsrobust.campaign import Campaign
 from drsrobust.injection import BitFlip
 from reproduce.__main__ import main
 from reproduce.notebooks import all_notebooks, progress_file
 from reproduce.plan import RECORDS, Record, estimate, matching, print_plan, read_records, remember
-from reproduce.plan_estimate import growth, trainings
+from reproduce.plan_estimate import growth
 from reproduce.profiles import load_profile
 from reproduce.progress import Progress
 from reproduce.runner import Outcome
@@ -119,19 +117,6 @@ def test_lists_multiply_and_the_number_that_grows_most_counts():
     assert growth(old, new) == 3 * 1.5 * 4 * 10
 
 
-def test_trainings_by_row(tmp_path):
-    models = tmp_path / "models.csv"
-    lines = ["fm,movielens-1m/ids,800000,8", "fm,movielens-1m/ids,800000,12", "afn,criteo-sample/fields,80000,400"]
-    models.write_text("model,dataset,train_rows,cpu_seconds\n" + "\n".join(lines))
-    asked = {"models": ["fm", "afn"], "datasets": ["movielens-1m/ids", "movielens-20m/ids", "criteo-kaggle/fields"]}
-    asked |= {"leave_out": ["afn movielens-1m/ids", "afn movielens-20m/ids", "fm criteo-kaggle/fields"]}
-    asked |= {"train_seeds": [0, 1], "afn_neurons": 1500}
-    fm = 2 * 10 + 2 * 10 / 800_000 * 2_000_000  # two trainings on each of two sets
-    assert trainings(asked, models) == pytest.approx(fm + 15 * 400 / 80_000 * 2_000_000)  # AFN once
-    others = asked | {"models": ["dcn", "dlrm"], "datasets": ["synthetic-criteo"], "leave_out": []}
-    assert trainings(others, models) == pytest.approx(4 * 400 / 80_000 * 2_000_000)  # the longest that is known
-
-
 def test_a_profile_without_a_record_is_scaled(capsys):
     profile = load_profile("smoke", all_notebooks(), None)
     name = "05_activation_clipping"
@@ -149,11 +134,6 @@ CHOSEN = ["03_ber_sweep", "04_component_vulnerability"]
 
 def files(folder, names=CHOSEN):
     return {name: progress_file(folder, name) for name in names}
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
 
 
 @pytest.fixture
@@ -202,17 +182,3 @@ def test_the_steps_of_a_record():
     assert sum(step.seconds for step in steps) == pytest.approx(105.0)
     assert sum(step.count for step in steps if step.kind == "trials") == 11_000
     assert steps_of([events[0], Event("stored", 5, 1.0), *events[1:]]) == [] == steps_of([])
-
-
-def test_a_terminal_has_one_line_and_a_file_a_line_now_and_then(counted, tmp_path):
-    for stream in (Terminal(), io.StringIO()):
-        with Progress(files(tmp_path, CHOSEN[:1]), {}, stream=stream, every=0.1) as progress:
-            counted.touch()
-            count_done("trials", 7)
-            until = time.monotonic() + 10
-            while "7 trials" not in stream.getvalue() and time.monotonic() < until:
-                time.sleep(0.05)
-            progress.line("  03_ber_sweep ... 3 s", finished="03_ber_sweep")
-        said = stream.getvalue()
-        assert "03_ber_sweep: 7 trials" in said and "  03_ber_sweep ... 3 s\n" in said
-        assert said.count("\n") == 1 if stream.isatty() else "\r" not in said and "\x1b" not in said

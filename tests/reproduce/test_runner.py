@@ -1,4 +1,7 @@
+"""Notebooks one by one and at the same time: in order, apart, portable, in shards, and gone with what started them."""
+
 import errno
+import json
 import os
 import re
 import shutil
@@ -11,10 +14,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from drsrobust._processes import process_context
 from drsrobust_study.shards import end_of_shard, run_campaign
 from reproduce.__main__ import main
 from reproduce.notebooks import all_notebooks, read_notebook
+from reproduce.portable import VARIABLES
 from reproduce.runner import ALONE, MODELS, Run, locked, run_notebook, run_notebooks, side_by_side
 from tests.reproduce.test_parameters import write
 
@@ -159,22 +162,6 @@ def test_at_the_same_time_and_yielded_in_order(tmp_path):
 
 
 @pytest.mark.long
-def test_they_see_the_environment_variables_of_their_start(tmp_path, monkeypatch):
-    """Not those of the fork server, which may have begun before."""
-    first = process_context().Process(target=int)
-    first.start()  # and the server
-    first.join()
-    for name in ("10_one", "11_two"):
-        write(
-            tmp_path, f'name: str = "{name}"', DRAW_NAME + 'assert os.environ["SET_LATER"] == "1"', name=f"{name}.ipynb"
-        )
-    found = {name: read_notebook(tmp_path / f"{name}.ipynb") for name in ("10_one", "11_two")}
-    monkeypatch.setenv("SET_LATER", "1")
-    outcomes = run_notebooks(dict.fromkeys(found, {}), found, tmp_path / "run", 2)
-    assert [outcome.error for outcome in outcomes] == ["", ""]
-
-
-@pytest.mark.long
 def test_a_process_that_is_killed_is_named_as_such(tmp_path):
     """The process of the first notebook is killed by its kernel; the other notebook ends well."""
     cells = {
@@ -204,10 +191,6 @@ def test_those_that_measure_run_alone(tmp_path, monkeypatch):
     others = [name for name in notebooks if name not in (MODELS, *ALONE)]
     list(run_notebooks(dict.fromkeys(notebooks, {}), notebooks, tmp_path, 2))
     assert ran == [(2, [MODELS, *others]), (1, sorted(ALONE))]
-    ran.clear()
-    monkeypatch.setattr("reproduce.runner.run_notebook", lambda notebook, *_: ran.append(notebook))
-    list(run_notebooks(dict.fromkeys(notebooks, {}), notebooks, tmp_path, 1))
-    assert ran == [MODELS, *others, *ALONE]
 
 
 @pytest.mark.long
@@ -341,3 +324,27 @@ def test_a_shard_or_a_merge(capsys):
     with pytest.raises(SystemExit) as ended:
         end_of_shard("0/2")
     assert ended.value.code == 0 and "shard 0/2 has finished" in capsys.readouterr().out
+
+
+SHOW = """
+import json, os, sys
+os.environ["DRSROBUST_CACHE"] = sys.argv[1]
+from reproduce.portable import make_portable
+make_portable()
+import subprocess
+show = "import json, numpy, torch, os; from numpy._core import _multiarray_umath as np_cpu;"
+show += "kernels = [name for name in np_cpu.__cpu_dispatch__ if np_cpu.__cpu_features__[name]];"
+show += "print(json.dumps([torch.backends.cpu.get_cpu_capability(), kernels, dict(os.environ)]))"
+print(subprocess.run([sys.executable, "-c", show], capture_output=True, text=True, check=True).stdout)
+"""
+
+
+@pytest.mark.long
+def test_later_processes_have_no_more_than_avx2(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", SHOW, str(tmp_path)], capture_output=True, text=True, check=True, env=os.environ
+    )
+    capability, kernels, variables = json.loads(done.stdout)
+    assert capability in ("AVX2", "DEFAULT")  # DEFAULT: another architecture, or no AVX2
+    assert not [name for name in kernels if name.startswith(("AVX512", "X86_V4"))]
+    assert VARIABLES.items() <= variables.items() and variables["DRSROBUST_CACHE"] == str(tmp_path / "portable")

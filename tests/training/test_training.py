@@ -1,3 +1,5 @@
+"""Settings, training, and checkpoints that are whole or refused."""
+
 import json
 import sys
 import warnings
@@ -88,11 +90,9 @@ def test_training_goes_on_while_the_loss_falls(data, monkeypatch):
 
 def test_a_model_that_has_hardly_learned_warns(data, empty_cache):
     settings = Settings(epochs=1, batch_size=4096)
-    says = r"after epoch 1 the model has hardly learned: its lowest normalised entropy on validation rows is [01]\.\d+, over"
-    with pytest.warns(UserWarning, match=says):
-        load_model("dlrm", data, settings=settings, progress=False)
-    with pytest.warns(UserWarning, match=says) as caught:  # from the cache too
-        load_model("dlrm", data, settings=settings, progress=False)
+    for _ in range(2):  # from the cache too
+        with pytest.warns(UserWarning, match="after epoch 1 the model has hardly learned") as caught:
+            load_model("dlrm", data, settings=settings, progress=False)
     assert [warning.filename for warning in caught] == [__file__]
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -83,14 +83,10 @@ def test_damaged_snapshots_and_those_of_other_runs_are_ignored(data, tmp_path, m
         fit(built("dlrm", data), data, settings, progress=False, snapshot=path)
     monkeypatch.undo()
     content = path.read_bytes()
-    for damage, says in (
-        (lambda: path.write_bytes(content[:-1] + bytes([content[-1] ^ 1])), "SHA-256"),
-        (lambda: path.write_bytes(content[:100]), "ignoring snapshot"),
-        (lambda: path.write_bytes(b""), "ignoring snapshot"),
-    ):
-        damage()
-        with pytest.warns(UserWarning, match=f"{says}.*training restarts"):
-            model = built("dlrm", data)
+    for damaged in (content[:-1] + bytes([content[-1] ^ 1]), content[:100], b""):
+        path.write_bytes(damaged)
+        model = built("dlrm", data)
+        with pytest.warns(UserWarning, match="training restarts"):
             fit(model, data, settings, progress=False, snapshot=path)
         assert state_digest(model) == state_digest(whole)
     path.write_bytes(content)
