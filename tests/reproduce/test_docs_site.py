@@ -13,7 +13,7 @@ import drsrobust as dr
 from reproduce.__main__ import main
 from reproduce.docs_api import example, public_names, sections
 from reproduce.docs_site import TOP, home_page, relinked, write_source
-from reproduce.notebook_index import INDEX, LIMIT, TIMES, index_notebook, read_times
+from reproduce.notebook_index import INDEX, TIMES, index_notebook, read_times
 from reproduce.notebooks import ROOT, all_notebooks
 from reproduce.runner import Outcome
 
@@ -86,7 +86,8 @@ def test_home_has_what_the_readme_has(source):
     assert verdicts.partition("([")[0] in home  # links lead elsewhere
     assert "pip install git+" in home and "<!--" not in home
     with pytest.raises(ValueError, match="README.md"):
-        home_page(README.replace("<!-- end of the gallery -->", ""), INSTALL, list(all_notebooks()))
+        gallery = r"<!-- gallery.*?end of the gallery -->"
+        home_page(re.sub(gallery, "", README, flags=re.DOTALL), INSTALL, list(all_notebooks()))
 
 
 def test_links_lead_to_pages_and_code_stays():
@@ -112,12 +113,6 @@ def test_the_committed_index_is_what_is_known_of_the_notebooks():
     assert nbformat.read(INDEX, as_version=4) == made, (
         "notebooks/index.ipynb is old: python -m reproduce.notebook_index"
     )
-
-
-def test_measured_times_are_under_the_limit_and_of_notebooks_that_are_there():
-    rows = read_times(TIMES)
-    assert {row["notebook"] for row in rows} == set(all_notebooks())
-    assert all(0 < float(row["seconds"]) < LIMIT and int(row["peak_mib"]) > 0 for row in rows)
 
 
 @pytest.fixture

@@ -1,18 +1,23 @@
-"""The article, the artifact appendix, the RO-Crate, and the files that archives read."""
+"""The article and its PDF, the artifact appendix, the RO-Crate, the files that archives read, and which runs are published."""
 
 import json
 import math
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
 import drsrobust
+from drsrobust._hashing import file_digest
+from reproduce import publish as publishing
 from reproduce.article import SOURCE, build_article, to_typst
+from reproduce.bundle import figure_sums
 from reproduce.notebooks import all_notebooks
-from reproduce.package import article, crate, write_package
+from reproduce.package import article, crate
 from reproduce.profiles import load_profile
+from reproduce.publish import checked_run
 from reproduce.statements import load_rules, verdicts_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,14 +109,6 @@ def test_the_crate_describes_every_file(figures):
     assert {name for name in references if not name.startswith("https://w3id.org")} <= set(entities)
 
 
-def test_all_are_written(figures, tmp_path):
-    (tmp_path / "article.md.j2").write_text((ROOT / "paper" / "article.md.j2").read_text())
-    run = RUN | {"notebooks": [one | {"seconds": 60.0} for one in with_settings("laptop")["notebooks"]]}
-    write_package(figures, tmp_path, run)
-    assert json.loads((figures / "ro-crate-metadata.json").read_text()) == crate(figures, run)
-    assert {"article.md", "artifact.md"} <= {path.name for path in tmp_path.iterdir()}
-
-
 def test_files_for_archives_agree():
     """Version and licence, and the study by its two identifiers."""
     codemeta, zenodo = (json.loads((ROOT / name).read_text()) for name in ("codemeta.json", ".zenodo.json"))
@@ -197,3 +194,79 @@ def test_the_pdf_has_all_pages_and_figures(text, tmp_path):
     assert pages in range(7, 15) and figures == len(FIGURES) + len(re.findall(r"(?m)^Table \d: ", text))
     assert (pdf := target.read_bytes()).startswith(b"%PDF-") and b"pdfuaid" in pdf
     assert build_article(source, target) == (pages, figures) and target.read_bytes() == pdf
+
+
+@pytest.fixture
+def built_run(tmp_path, monkeypatch):
+    """A repository with one commit, and in its folder `build` a laptop run of it; gives a function that changes the record."""
+    monkeypatch.setattr(publishing, "ROOT", tmp_path)
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path)]
+    rules = tmp_path / "reproduce" / "rules.toml"
+    rules.parent.mkdir()
+    rules.write_text("frozen")
+    monkeypatch.setattr(publishing, "RULES", rules)
+    for command in (["init", "-q"], ["add", "reproduce"], ["commit", "-q", "-m", "first"]):
+        subprocess.run([*git, *command], check=True)
+    described = subprocess.run(
+        [*git, "describe", "--always", "--abbrev=12"], capture_output=True, text=True, check=True
+    )
+    figures = tmp_path / "build" / "laptop" / "figures"
+    (figures / "data").mkdir(parents=True)
+    for name in ("statements.csv", "a.svg", "data/a.csv"):
+        (figures / name).write_text(name)
+    run = {"real": True, "complete": True, "commit": described.stdout.strip(), "figure_sha256": figure_sums(figures)}
+    run |= {"notebooks": [{"notebook": "03_ber_sweep", "ok": True}], "rules_sha256": file_digest(rules)}
+
+    def changed(**changes):
+        (tmp_path / "build" / "laptop" / "run.json").write_text(json.dumps(run | changes))
+        return tmp_path / "build"
+
+    return changed
+
+
+def test_a_run_of_a_commit_with_its_own_figures(built_run):
+    assert checked_run("laptop", built_run())["complete"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"real": False}, "generated data"),
+        ({"complete": False}, "not whole"),
+        ({"notebooks": [{"notebook": "03_ber_sweep", "ok": False}]}, "03_ber_sweep"),
+        ({"commit": "0123456789ab-dirty"}, "uncommitted changes"),
+        ({"commit": None}, "no commit"),
+        ({"commit": ""}, "no commit"),
+        ({"commit": "0123456789ab"}, "0123456789ab, which is not in"),
+        ({"commit": "HEAD"}, "HEAD, which is not in"),
+        ({"rules_sha256": "0" * 64}, "0{64}"),
+        ({"rules_sha256": None}, "rules of SHA-256 unknown"),
+        ({"figure_sha256": {}}, r"figures/a\.svg is not of this run"),
+    ],
+)
+def test_what_is_not_published(changes, says, built_run):
+    with pytest.raises(ValueError, match=says):
+        checked_run("laptop", built_run(**changes))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda figures: (figures / "data" / "a.csv").write_text("better numbers"), r"figures/data/a\.csv differs"),
+        (lambda figures: (figures / "b.csv").touch(), r"figures/b\.csv is not of this run"),
+        (lambda figures: (figures / "data" / "b.csv").touch(), r"figures/data/b\.csv is not of this run"),
+        (lambda figures: (figures / "a.svg").unlink(), r"figures/a\.svg is missing"),
+        (lambda figures: (figures / "statements.csv").unlink(), r"no statements\.csv"),
+    ],
+)
+def test_figures_that_were_changed_added_or_removed(change, says, built_run):
+    change(built_run() / "laptop" / "figures")
+    with pytest.raises(ValueError, match=says):
+        checked_run("laptop", built_run())
+
+
+def test_runs_that_are_not_there(built_run):
+    with pytest.raises(FileNotFoundError, match="paper"):
+        checked_run("paper", built_run())
+    with pytest.raises(ValueError, match="smoke"):
+        checked_run("smoke", built_run())

@@ -37,16 +37,11 @@ def test_parameters_that_are_not_plain_are_refused(tmp_path, source):
         read_notebook(write(tmp_path, source))
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("bers=[1e-6,1e-5]", [1e-6, 1e-5]),
-        ("bers=1e-6,1e-5", [1e-6, 1e-5]),
-        ("models=dlrm", ["dlrm"]),
-        ("trials=7", 7),
-        ("datasets=movielens-1m/ids,criteo-sample/fields", ["movielens-1m/ids", "criteo-sample/fields"]),
-    ],
-)
+ASSIGNED = [("bers=[1e-6,1e-5]", [1e-6, 1e-5]), ("bers=1e-6,1e-5", [1e-6, 1e-5]), ("models=dlrm", ["dlrm"])]
+ASSIGNED += [("trials=7", 7), ("datasets=movielens-1m/ids,a/b", ["movielens-1m/ids", "a/b"])]
+
+
+@pytest.mark.parametrize(("text", "value"), ASSIGNED)
 def test_assignments(text, value):
     name, parsed = parse_assignment(text, NOTEBOOKS["03_ber_sweep"])
     NOTEBOOKS["03_ber_sweep"].check({name: parsed})

@@ -96,18 +96,6 @@ def test_the_plan_of_a_recorded_profile(published, tmp_path, capsys, monkeypatch
     assert "no data folder was given" in said and "missing: movielens-1m is read from ml-1m/" in said
 
 
-def test_what_is_missing_is_said_and_the_plan_ends_well(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("DRSROBUST_DATA", "")  # which `main` sets
-    monkeypatch.setattr("reproduce.__main__._run", lambda *_: pytest.fail("something was run"))
-    call = ["--profile", "paper", "--data", str(tmp_path), "--out", str(tmp_path / "out")]
-    said = plan(*call, capsys=capsys)
-    assert said.count("missing: ") == 3 and "ml-20m.zip from GroupLens" in said and "Kaggle, 2014" in said
-    assert "03_ber_sweep" in said and "in all " not in said and not (tmp_path / "out").exists()
-    assert main(call) == 2  # without the plan one error names them all
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and said.count("there is no") == 3
-
-
 def test_lists_multiply_and_the_number_that_grows_most_counts():
     old = {"datasets": ["a"], "models": ["fm"], "others": ["afn"], "trials": 10, "lead_maps": 2, "test_rows": 500}
     old |= {"seed": 1, "leave_out": ["x"], "hosts": 3}

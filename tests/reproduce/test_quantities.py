@@ -78,13 +78,10 @@ def test_a_number_without_a_value_is_not_told():
     assert Number(-2.0, -3.0, -1.5).value == "-2" and Number(0.0, 0.0, 0.0).value == "0"
 
 
-def published():
-    return json.loads((FIGURES / "run.json").read_text())
-
-
 @published_run
 def test_messages_are_of_figures_and_the_published_run_has_their_numbers():
-    names = {name for one in published()["notebooks"] for name in one["figures"]}
+    run = json.loads((FIGURES / "run.json").read_text())
+    names = {name for one in run["notebooks"] for name in one["figures"]}
     told = {name: message(name, FIGURES) for name in messages() if name != "readme"}
     assert set(told) <= names and all(told.values()) and all(len(text) < 330 for text in told.values())
     assert not any("nan" in text or "{" in text for text in told.values())

@@ -44,11 +44,6 @@ def test_numbers_that_are_text_to_yaml_have_a_hint(text, number):
             check(value, annotation)
 
 
-def test_an_unknown_data_set():
-    with pytest.raises(ValueError, match=r"unknown data set 'movielens-1n'; did you mean 'movielens-1m'"):
-        check_parameters({"__annotations__": {"dataset": str}, "dataset": "movielens-1n"})
-
-
 def test_data_that_are_not_there(tmp_path, monkeypatch):
     monkeypatch.setenv("DRSROBUST_DATA", str(tmp_path))
     with pytest.raises(FileNotFoundError, match="movielens-1m: there is no"):

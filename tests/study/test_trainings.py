@@ -12,7 +12,6 @@ from drsrobust.metrics.auc import auc_interval
 from drsrobust.models import build_model, padded_batches, score
 from drsrobust.training import Settings, load_model
 from drsrobust_extras.data.load import load_dataset
-from drsrobust_extras.pages.plots.style import new_panels
 from drsrobust_study import effects
 from drsrobust_study import trained as training
 from drsrobust_study.clean_models import clean_table, largest_id_parameters, largest_ids, published_table
@@ -75,16 +74,6 @@ def test_the_best_mean_is_on_top(table):
     lines = [line.get_xydata().tolist() for line in ax.lines]
     assert lines[0] == [[0.78, 1], [0.80, 1]] and lines[1] == [[pytest.approx(0.79), 1]]
     assert lines[2] == [[0.70, 0], [0.79, 0]] and lines[4][0][0] == 0.75
-
-
-def test_data_sets_are_drawn_on_one_scale(table):
-    both = pd.concat([table, table.assign(dataset="narrow", auc=table["auc"] / 100)])
-    axes = new_panels(2, sharey=False)
-    for ax, name in zip(axes, ("d", "narrow"), strict=True):
-        clean_auc(both, ax, dataset=name)
-    spans = [high - low for low, high in (ax.get_xlim() for ax in axes)]
-    assert spans[0] == pytest.approx(spans[1]) and spans[0] >= 0.1
-    clean_auc(table.iloc[:0])
 
 
 @pytest.fixture
