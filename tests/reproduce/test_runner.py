@@ -25,8 +25,9 @@ DRAW = """
 import os, pathlib
 folder = pathlib.Path(os.environ["DRSROBUST_FIGURES"])
 (folder / "data").mkdir(parents=True, exist_ok=True)
-for name in ("10_test.svg", "10_test.png", "data/10_test.csv"):
-    (folder / name).write_text(str(a))
+for ending in ("svg", "png", "csv"):
+    place = folder / "data" if ending == "csv" else folder
+    (place / f"{name}.{ending}").write_text(str(globals().get("a", name)))
 """
 SMALL = "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**35, 2**35)); "
 # IPython fails to format the exception.
@@ -35,7 +36,8 @@ UNSAID = "get_ipython().showtraceback = lambda *_, **__: None; 1 / 0"
 
 def run(tmp_path, *cells, **parameters):
     tmp_path.mkdir(exist_ok=True)
-    return run_notebook(read_notebook(write(tmp_path, "a: int = 1", *cells)), parameters, tmp_path / "run")
+    path = write(tmp_path, 'a: int = 1\nname: str = "10_test"', *cells)
+    return run_notebook(read_notebook(path), parameters, tmp_path / "run")
 
 
 def files(tmp_path):
@@ -109,14 +111,6 @@ def test_memory_and_cpu_time_are_those_of_the_kernel_and_what_it_starts(tmp_path
     assert 2 < grown.cpu_seconds - plain.cpu_seconds < 5 and plain.cpu_seconds > 0.1
 
 
-DRAW_NAME = """
-import os, pathlib
-folder = pathlib.Path(os.environ["DRSROBUST_FIGURES"])
-(folder / "data").mkdir(parents=True, exist_ok=True)
-for ending in ("svg", "png"):
-    (folder / f"{name}.{ending}").write_text(name)
-(folder / "data" / f"{name}.csv").write_text(name)
-"""
 # Each says that it is there and waits for the other: alone none of them ends well.
 MEET = """
 import os, pathlib, time
@@ -147,7 +141,7 @@ def test_at_the_same_time_and_yielded_in_order(tmp_path):
     (tmp_path / "meeting").mkdir()
     names = ["10_one", "11_two", "12_wrong"]
     for name in names:
-        cells = ["1 / 0"] if name == "12_wrong" else [MEET, DRAW_NAME]
+        cells = ["1 / 0"] if name == "12_wrong" else [MEET, DRAW]
         write(tmp_path, 'name: str = ""\nmeeting: str = ""', *cells, name=f"{name}.ipynb")
     found = {name: read_notebook(tmp_path / f"{name}.ipynb") for name in names}
     chosen = {name: {"name": name, "meeting": str(tmp_path / "meeting")} for name in names}
@@ -166,7 +160,7 @@ def test_a_process_that_is_killed_is_named_as_such(tmp_path):
     """The process of the first notebook is killed by its kernel; the other notebook ends well."""
     cells = {
         "10_one": "import os, signal; os.kill(os.getppid(), signal.SIGKILL)",
-        "11_two": 'name = "11_two"' + DRAW_NAME,
+        "11_two": 'name = "11_two"' + DRAW,
     }
     for name, cell in cells.items():
         write(tmp_path, 'own: str = ""', cell, name=f"{name}.ipynb")
