@@ -38,7 +38,8 @@ def test_parameters_that_are_not_plain_are_refused(tmp_path, source):
 
 
 ASSIGNED = [("bers=[1e-6,1e-5]", [1e-6, 1e-5]), ("bers=1e-6,1e-5", [1e-6, 1e-5]), ("models=dlrm", ["dlrm"])]
-ASSIGNED += [("trials=7", 7), ("datasets=movielens-1m/ids,a/b", ["movielens-1m/ids", "a/b"])]
+SETS = ["movielens-1m/ids", "criteo-sample/fields"]
+ASSIGNED += [("trials=7", 7), (f"datasets={','.join(SETS)}", SETS)]
 
 
 @pytest.mark.parametrize(("text", "value"), ASSIGNED)
