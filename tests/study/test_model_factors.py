@@ -15,6 +15,7 @@ from drsrobust_study import figures, model_factors
 from drsrobust_study.captions import dummy_details
 from drsrobust_study.figures.model_factors import percent
 from drsrobust_study.model_factors import DummyOutputs, averaged, deviation, dummy_trials, factor_grid, statement_values
+from reproduce.statements import load_rules
 
 CELL = {"width": 8, "depth": 2, "embedding_dim": 16, "density": 0.001}
 OPTIONS = {"bers": [1e-6, 1e-5], "inputs": 300, "released_inputs": 100, "models": 2, "trials": 2, "progress": False}
@@ -194,6 +195,11 @@ def test_values_of_statements(made):
     of_second = found[found["unit"] == 1].set_index("statement")["value"]
     assert (of_second["S4"], of_second["S5"]) == pytest.approx((0.055, 6.0))
     assert sorted(set(found["unit"])) == [0, 1, 2] and not found["value"].isna().any()
+
+
+def test_values_are_those_that_the_rules_ask_for(made):
+    asked = {(rule.statement, rule.part) for rule in load_rules() if rule.figure == "02_model_factors"}
+    assert {*statement_values(made)[["statement", "part"]].itertuples(index=False, name=None)} == asked
 
 
 def test_factors_with_one_level_give_no_values(made):
