@@ -24,7 +24,6 @@ from benchmarks import (
     sharding,
     training,
 )
-from benchmarks import coverage as samples
 from benchmarks.__main__ import main, write
 from benchmarks.common import LAST, OURS, large_case
 from benchmarks.mitigation import clean_auc
@@ -377,7 +376,7 @@ def test_the_table(tmp_path, monkeypatch, absent):
 
 
 def test_a_population_of_a_trained_model(trained, data):
-    population = samples.real_population(trained, data.test, BitFlip(1e-5), maps=6)
+    population = coverage.real_population(trained, data.test, BitFlip(1e-5), maps=6)
     drawn, pilots = ([s for s in population.strata if s.is_pilot == pilot] for pilot in (False, True))
     assert {len(population.losses[s.name]) for s in drawn} == {6} and {
         len(population.losses[s.name]) for s in pilots
@@ -389,20 +388,20 @@ def test_a_population_of_a_trained_model(trained, data):
 
 
 def test_both_samples_have_the_mean_of_the_population():
-    population, random = samples.made_up(0.0), np.random.default_rng(1)
-    table = samples.stratified_sample(population, 200, random)
+    population, random = coverage.made_up(0.0), np.random.default_rng(1)
+    table = coverage.stratified_sample(population, 200, random)
     assert (table["weight"] * table["auc_drop"]).sum() == pytest.approx(population.mean, abs=1e-4)
-    assert samples.plain_sample(population, 20_000, random)["auc_drop"].mean() == pytest.approx(
+    assert coverage.plain_sample(population, 20_000, random)["auc_drop"].mean() == pytest.approx(
         population.mean, abs=1e-3
     )
 
 
 @pytest.mark.long
 def test_students_t_misses_rare_losses_and_the_others_do_not():
-    rows = {row["method"]: row for row in samples.coverage(samples.made_up(0.0), 60, 120)}
+    rows = {row["method"]: row for row in coverage.coverage(coverage.made_up(0.0), 60, 120)}
     assert rows["plain, Student's t"]["coverage"] < 0.6 < 0.9 < rows["plain"]["coverage"]
     assert rows["stratified"]["coverage"] > 0.85 and rows["stratified"]["half_width"] < rows["plain"]["half_width"] / 20
-    shares = samples.recovery_coverage(0.2, samples.PARTS["half of the losses"], 60, 40)
+    shares = coverage.recovery_coverage(0.2, coverage.PARTS["half of the losses"], 60, 40)
     assert shares["given"] > 0.8 and shares["coverage"] > 0.85
 
 
