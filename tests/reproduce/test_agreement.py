@@ -114,13 +114,15 @@ def test_the_command(folders, tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(module, "FIGURES", published)
     call = ["--compare", "--out", str(tmp_path / "build"), "--profile"]
     assert __main__.main([*call, "laptop"]) == 2
-    (tmp_path / "build" / "laptop").mkdir(parents=True)
-    (tmp_path / "build" / "laptop" / "run.json").write_text("{}")
+    for profile in ("laptop", "paper"):
+        (tmp_path / "build" / profile).mkdir(parents=True)
+        (tmp_path / "build" / profile / "run.json").write_text("{}")
     here.rename(tmp_path / "build" / "laptop" / "figures")
     assert __main__.main([*call, "laptop"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line[:6] for line in lines[:4]] == ["3 of 3", "2 of 3", "1 of 2", "1 of 2"]
     assert "03_ber_sweep: of 3 numbers 1 differs" in lines[4] and "published reproduced, here partly" in lines[-1]
+    assert __main__.main([*call, "paper"]) == 2 and "laptop, not of paper" in capsys.readouterr().err
 
 
 @pytest.fixture
