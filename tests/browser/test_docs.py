@@ -25,14 +25,6 @@ def test_a_page_opens_without_a_network(browser, name):
     context.close()
 
 
-def test_the_bar_at_the_top_is_one_line(browser):
-    page = browser.new_page(viewport={"width": 1300, "height": 900})
-    page.goto((SITE / "index.html").as_uri())
-    links = page.locator("header .navbar-nav a.nav-link")
-    assert len({box["y"] for box in (link.bounding_box() for link in links.all()) if box}) == 1
-    page.close()
-
-
 @pytest.mark.parametrize(
     "query, first, shows",
     [

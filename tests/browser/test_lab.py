@@ -99,8 +99,6 @@ def test_its_figure_is_seen(page, folder):
     box = figure.first.bounding_box()
     assert figure.count() == 1 and box["width"] > 300 and box["height"] > 150
     assert (folder / "build" / "lab" / "figures" / f"{NAME}.svg").is_file()
-    if shots := os.environ.get("DRSROBUST_SHOTS"):
-        page.screenshot(path=Path(shots) / "lab.png")
 
 
 def test_there_is_no_wall_of_warnings(folder):
@@ -131,7 +129,4 @@ def test_the_slider_of_one_flip_moves_the_mark(browser, lab, folder):
     )
     page.wait_for_timeout(1000)
     assert page.locator(".widget-readout").first.inner_text() == "29"
-    if shots := os.environ.get("DRSROBUST_SHOTS"):
-        handle.scroll_into_view_if_needed()
-        page.screenshot(path=Path(shots) / "one_flip.png")
     context.close()

@@ -91,13 +91,6 @@ def test_every_figure_has_words_title_and_caption(report, opened):
         assert figure.evaluate("element => element.previousElementSibling.tagName") == "H3"
 
 
-def test_navigation_stays_in_view(report, opened):
-    for viewport in (DESKTOP, PHONE):
-        page, _, _ = opened(report / "index.html", viewport)
-        page.evaluate("window.scrollTo(0, 4000)")
-        assert 0 <= page.eval_on_selector("nav", "nav => nav.getBoundingClientRect().top") < 5
-
-
 def test_values_appear_at_the_pointer(report, opened):
     """At a drawn point its value; away from all points nothing."""
     import json

@@ -111,7 +111,5 @@ def test_names_that_modules_take_are_kept():
 def test_a_table_that_no_machine_has_is_not_allocated():
     huge = Schema((), (Feature("item", 2**31 - 1), Feature("user", 10)))
     for name in MODELS:
-        with pytest.raises(
-            ValueError, match=r"feature 'item' has 2,147,483,647 rows of \d+ numbers, .* GiB; the most is 16 GiB.*vocab"
-        ):
+        with pytest.raises(ValueError, match="'item' has 2,147,483,647 rows"):
             build_model(name, huge)

@@ -1,29 +1,19 @@
-"""How far a run lies from the published one, on made-up figures and the published ones."""
+"""How far a run lies from the published one, and the numbers of two trees from each other."""
 
 import json
+import subprocess
 
 import pandas as pd
 import pytest
 
-from reproduce import agreement
-from reproduce.agreement import (
-    by_figure,
-    compare_figures,
-    compare_tables,
-    compare_verdicts,
-    equal_models,
-)
+from reproduce import agreement, same
+from reproduce.agreement import by_figure, compare_figures, compare_tables, compare_verdicts, equal_models
 
 
 def curve(**changes):
     table = {"model": ["a", "a", "b"], "ber": [1e-5, 1e-4, 1e-5], "n": 60, "auc_golden": [0.8, 0.8, 0.7]}
     table |= {"auc": [0.79, 0.7, 0.69], "auc_low": [0.78, 0.68, 0.66], "auc_high": [0.8, 0.72, 0.7]}
     return pd.DataFrame(table | changes)
-
-
-def test_equal_tables_in_another_order_have_no_distance():
-    found = compare_tables(curve(), curve().iloc[[2, 0, 1]])
-    assert found["distance"].tolist() == [0, 0, 0]
 
 
 def test_auc_is_compared_as_loss_on_the_sides_that_face_each_other():
@@ -123,20 +113,67 @@ def test_the_command(folders, tmp_path, monkeypatch, capsys):
     for module in (agreement, __main__):
         monkeypatch.setattr(module, "FIGURES", published)
     call = ["--compare", "--out", str(tmp_path / "build"), "--profile"]
-    assert __main__.main([*call, "laptop"]) == 2 and "there is no finished run in" in capsys.readouterr().err
+    assert __main__.main([*call, "laptop"]) == 2
     for profile in ("laptop", "paper"):
         (tmp_path / "build" / profile).mkdir(parents=True)
-        here.rename(tmp_path / "build" / profile / "figures") if profile == "laptop" else None
         (tmp_path / "build" / profile / "run.json").write_text("{}")
+    here.rename(tmp_path / "build" / "laptop" / "figures")
     assert __main__.main([*call, "laptop"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:4] == [
-        "3 of 3 published numbers were compared",
-        "2 of 3 agree with the published ones within the intervals of both",
-        "1 of 2 published verdicts are the same here",
-        "1 of 2 trained models are the published ones, bit for bit",
+    assert [line[:6] for line in lines[:4]] == ["3 of 3", "2 of 3", "1 of 2", "1 of 2"]
+    assert "03_ber_sweep: of 3 numbers 1 differs" in lines[4] and "published reproduced, here partly" in lines[-1]
+    assert __main__.main([*call, "paper"]) == 2 and "laptop, not of paper" in capsys.readouterr().err
+
+
+@pytest.fixture
+def two_trees(tmp_path):
+    """Two two_trees of figures with equal tables."""
+    for side in ("base", "here"):
+        (tmp_path / side / "data").mkdir(parents=True)
+        (tmp_path / side / "data" / "03_sweep.csv").write_text(
+            "# made by a run\nmodel,auc,seconds\nfm,0.7,1\ndlrm,0.8,2\n"
+        )
+        (tmp_path / side / "data" / "09_injection_speed.csv").write_text("cpu_ms\n1\n")
+        (tmp_path / side / "models.csv").write_text("model,auc,cpu_seconds\nfm,0.5,3\n")
+    return tmp_path / "base", tmp_path / "here"
+
+
+def test_times_and_comments_are_no_difference(two_trees):
+    base, here = two_trees
+    (here / "data" / "03_sweep.csv").write_text("model,auc,seconds,new\nfm,0.7,3,#1\ndlrm,0.8,4,#2\n")
+    (here / "data" / "09_injection_speed.csv").write_text("cpu_ms\n2\n")
+    (here / "models.csv").write_text("model,auc,cpu_seconds\nfm,0.5,4\n")
+    text, differing = same.compared(base, here)
+    assert not differing and text.splitlines() == [
+        "data/03_sweep.csv: column new only in the work tree",
+        "0 of 2 tables differ; tables with measured times are not compared",
     ]
-    assert lines[4:6] == ["  03_ber_sweep: of 3 numbers 1 differs", "    auc_drop: a, 0.0001: differs (distance 1.8)"]
-    assert lines[-1] == "  S1: published reproduced, here partly"
-    assert __main__.main([*call, "paper"]) == 2
-    assert "the published figures are of profile laptop, not of paper" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("data/03_sweep.csv", "model,auc\nfm,0.7\ndlrm,0.80\n", "auc differs, first in row 1: '0.8' in base, '0.80'"),
+        ("data/03_sweep.csv", "model,auc\nfm,0.7\n", "2 rows in base, 1 in the work tree"),
+        ("models.csv", "model,auc,cpu_seconds\nfm,0.6,3\n", "auc differs, first in row 0"),
+    ],
+)
+def test_any_digit_that_differs_is_named(name, text, says, two_trees):
+    base, here = two_trees
+    (here / name).write_text(text)
+    found, differing = same.compared(base, here)
+    assert differing and f"{name}: " in found and says in found and "1 of 2 tables differ" in found
+
+
+def test_a_commit_is_unpacked_whole_or_not_at_all(tmp_path, monkeypatch):
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path)]
+    (tmp_path / "file").write_text("content")
+    for command in (["init", "-q"], ["add", "file"], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *command], check=True)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    monkeypatch.setattr(same, "ROOT", tmp_path)
+    folder = same.unpacked(commit)
+    assert (folder / "file").read_text() == "content" and same.unpacked(commit) == folder
+    with pytest.raises(subprocess.CalledProcessError):
+        same.unpacked("0000")
+    assert [path.name for path in folder.parent.iterdir() if path.is_dir() and path.name[0] != "."] == [folder.name]

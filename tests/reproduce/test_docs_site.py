@@ -1,17 +1,22 @@
 """The pages that `make docs` gives to Sphinx, which checks their links."""
 
 import inspect
+import os
 import re
 import tomllib
 from importlib import import_module
 from pathlib import Path
 
+import nbformat
 import pytest
 
 import drsrobust as dr
-from reproduce.docs_api import example, public_names, sections, sources
+from reproduce.__main__ import main
+from reproduce.docs_api import example, public_names, sections
 from reproduce.docs_site import TOP, home_page, relinked, write_source
+from reproduce.notebook_index import INDEX, TIMES, index_notebook, read_times
 from reproduce.notebooks import ROOT, all_notebooks
+from reproduce.runner import Outcome
 
 README = (ROOT / "README.md").read_text()
 INSTALL = (ROOT / "docs" / "install.md").read_text()
@@ -61,43 +66,17 @@ def test_every_public_name_has_a_page_with_its_summary(source):
 
 def test_examples_come_from_docstrings_and_guides(source):
     names = public_names()
-    assert example("ECC", dr.ECC, []) is None  # its docstring has one
     page = "# Title\n\n## Part\n\n```python\nx = dr.Campaign(1)\n# no heading\n```\n\n```text\ndr.Campaign()\n```\n"
     first, second = sections({"page.md": page})
     assert (first.link, second.link, second.title) == ("page.md", "page.md#part", "Title: Part")
-    assert second.blocks == ["x = dr.Campaign(1)\n# no heading\n"]
-    assert example("Campaign", dr.Campaign, [first, second]) == (second, second.blocks[0])
-    without = [name for name in dr.__all__ if name in names and not _has_example(source, name)]
-    assert without == []
-
-
-def test_pages_of_classes_say_where_they_come_from(source):
-    made_by = sources(public_names())
-    assert made_by["planning.InfeasibleBudget"] == ["planning.choose", "plan", "planning.Plan"]  # by `Raises`
-    assert made_by["training.Epoch"] == ["training.fit"]  # by its annotation
-    assert "- [dr.training.fit](training.fit.md)\n" in (source / "api" / "training.Epoch.md").read_text()
+    assert example("Campaign", dr.Campaign, [first, second]) == (second, "x = dr.Campaign(1)\n# no heading\n")
+    assert [name for name in dr.__all__ if name in names and not _has_example(source, name)] == []
 
 
 def _has_example(source, name):
     path = source / "api" / f"{name}.md"
     members = [getattr(dr, name), *vars(getattr(dr, name)).values()]
     return "## Example" in path.read_text() or any(">>>" in (inspect.getdoc(member) or "") for member in members)
-
-
-@pytest.mark.parametrize(
-    "begin, end, part",
-    [
-        ("<!-- gallery", "<!-- end of the gallery -->", "pictures between"),
-        ("<!-- from figures/statements.csv", "<!-- end of the verdicts -->", "verdicts between"),
-        ("```text", "```\n", "a block of Python"),
-        ("![", ")\n", "a picture above"),
-    ],
-)
-def test_home_needs_its_parts(begin, end, part):
-    home_page(README, INSTALL, list(all_notebooks()))
-    missing = re.sub(rf"{re.escape(begin)}.*?{re.escape(end)}", "", README, flags=re.DOTALL)
-    with pytest.raises(ValueError, match=f"needs of README.md {part}"):
-        home_page(missing, INSTALL, list(all_notebooks()))
 
 
 def test_home_has_what_the_readme_has(source):
@@ -107,6 +86,9 @@ def test_home_has_what_the_readme_has(source):
     (verdicts,) = re.findall(r"statements\.csv, .*?-->\n(.*?)\n<!--", README, re.DOTALL)
     assert verdicts.partition("([")[0] in home  # links lead elsewhere
     assert "pip install git+" in home and "<!--" not in home
+    with pytest.raises(ValueError, match="README.md"):
+        gallery = r"<!-- gallery.*?end of the gallery -->"
+        home_page(re.sub(gallery, "", README, flags=re.DOTALL), INSTALL, list(all_notebooks()))
 
 
 def test_links_lead_to_pages_and_code_stays():
@@ -122,3 +104,50 @@ def test_links_lead_to_pages_and_code_stays():
 def test_the_page_on_installing_names_every_extra():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(re.findall(r"^\| `(\w+)` \|", INSTALL, re.MULTILINE)) == set(extras)
+
+
+GUIDE = (ROOT / "docs" / "reproduce.md").read_text()
+
+
+def test_the_committed_index_is_what_is_known_of_the_notebooks():
+    made = index_notebook(all_notebooks(), GUIDE, read_times(TIMES))
+    assert nbformat.read(INDEX, as_version=4) == made, (
+        "notebooks/index.ipynb is old: python -m reproduce.notebook_index"
+    )
+
+
+@pytest.fixture
+def runs(monkeypatch, tmp_path):
+    """Replaces running notebooks: each takes the time given here, and has an empty cache of its own."""
+    seconds, seen = {}, []
+
+    def run(notebook, parameters, folder):
+        cache = os.environ["DRSROBUST_CACHE"]
+        assert parameters == {} and not os.path.exists(cache)
+        os.makedirs(cache)
+        seen.append((notebook.name, cache))
+        took = seconds.get(notebook.name, 9.96)
+        error = "" if took else "ValueError: no"
+        return Outcome(
+            notebook.name, notebook.title, not error, took, {}, "notebooks/x.ipynb", [], error, 700, cpu_seconds=8.0
+        )
+
+    monkeypatch.setattr("reproduce.notebook_index.run_notebook", run)
+    monkeypatch.setattr("reproduce.notebook_index.TIMES", tmp_path / "defaults.csv")
+    monkeypatch.setattr("reproduce.notebook_index.INDEX", tmp_path / "index.ipynb")
+    return seconds, seen
+
+
+def test_times_of_all_are_kept_and_some_measured_again(runs, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("DRSROBUST_CACHE", "as it was")
+    seconds, seen = runs
+    assert main(["--times", "--out", str(tmp_path)]) == 0
+    rows = read_times(tmp_path / "defaults.csv")
+    assert [row["notebook"] for row in rows] == [name for name, _ in seen] and len(rows) >= 10
+    assert all(row["seconds"] == "10.0" and row["peak_mib"] == "700" and "cores" in row["machine"] for row in rows)
+    assert os.environ["DRSROBUST_CACHE"] == "as it was" and not os.path.exists(seen[0][1])
+    seconds["03_ber_sweep"] = 301.0
+    assert main(["--times", "03_ber_sweep", "--out", str(tmp_path)]) == 1  # over the limit
+    again = {row["notebook"]: row["seconds"] for row in read_times(tmp_path / "defaults.csv")}
+    assert again == {row["notebook"]: row["seconds"] for row in rows} | {"03_ber_sweep": "301.0"}
+    assert "| 5.0 | 8 | 0.7 GiB |" in (tmp_path / "index.ipynb").read_text()

@@ -1,17 +1,23 @@
-"""The article, the artifact appendix, the RO-Crate, and the files that archives read."""
+"""The article and its PDF, the artifact appendix, the RO-Crate, the files that archives read, and which runs are published."""
 
 import json
 import math
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
 import drsrobust
+from drsrobust._hashing import file_digest
+from reproduce import publish as publishing
+from reproduce.article import SOURCE, build_article, to_typst
+from reproduce.bundle import figure_sums
 from reproduce.notebooks import all_notebooks
-from reproduce.package import appendix, article, crate, write_package
+from reproduce.package import article, crate
 from reproduce.profiles import load_profile
+from reproduce.publish import checked_run
 from reproduce.statements import load_rules, verdicts_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,32 +99,14 @@ def test_the_article_is_written_with_the_settings_of_each_profile(figures, profi
     assert f"{SETTINGS[profile]['03_ber_sweep']['trials']} stratified and" in text
 
 
-def test_the_appendix_gives_minutes_and_memory_per_statement(figures):
-    text = appendix(figures, RUN)
-    command = "`.venv/bin/python -m reproduce 03_ber_sweep`"
-    assert f"| S6 | reproduced (4 of 5); reproduced (4 of 5) | {command} | 1.5 | 120 | 2.0 GiB |" in text
-    assert "40 minutes on 2 cores, 4,321 CPU seconds, at most 2.0 GiB" in text and "| S13 |" not in text
-
-
 def test_the_crate_describes_every_file(figures):
     found = crate(figures, RUN)
     entities = {entity["@id"]: entity for entity in found["@graph"]}
     files = {path.relative_to(figures).as_posix() for path in figures.rglob("*") if path.is_file()}
     assert {part["@id"] for part in entities["./"]["hasPart"]} == files <= set(entities)
     assert entities["./"]["datePublished"] == "2026-01-02T03:04Z" and entities["#drsrobust"]["softwareVersion"] == "9.9"
-    for entity in found["@graph"]:  # every reference is defined here
-        for value in entity.values():
-            for reference in value if isinstance(value, list) else [value]:
-                if isinstance(reference, dict) and not reference["@id"].startswith("https://w3id.org"):
-                    assert reference["@id"] in entities, reference
-
-
-def test_all_are_written(figures, tmp_path):
-    (tmp_path / "article.md.j2").write_text((ROOT / "paper" / "article.md.j2").read_text())
-    run = RUN | {"notebooks": [one | {"seconds": 60.0} for one in with_settings("laptop")["notebooks"]]}
-    write_package(figures, tmp_path, run)
-    assert json.loads((figures / "ro-crate-metadata.json").read_text()) == crate(figures, run)
-    assert {"article.md", "artifact.md"} <= {path.name for path in tmp_path.iterdir()}
+    references = set(re.findall(r'\{"@id": "([^"]+)"\}', json.dumps(found["@graph"])))
+    assert {name for name in references if not name.startswith("https://w3id.org")} <= set(entities)
 
 
 def test_files_for_archives_agree():
@@ -132,3 +120,153 @@ def test_files_for_archives_agree():
         assert 0 <= text.index(DOI) < text.index("2307.10244")  # the reviewed edition first
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text())
     assert ".ci/run" in [step.get("run") for step in workflow["jobs"]["tests"]["steps"]]
+
+
+FIGURES = ["02_model_factors", "03_ber_sweep", "03_ber_sweep_rates", "08_mitigation_recovery"]
+FIGURES += ["04_component_vulnerability_layers"]
+# What a template leaves where a number, a word or a blank is missing.
+LEFT_OVER = re.compile(
+    r"[{}]|\b(?:nan|None|undefined|without a number)\b|\w\)\w|[a-z][.;]\(|(?<!et al)[.,;]{2}|\b([a-zA-Z]+) \1\b"
+)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    return article(made_figures(tmp_path_factory.mktemp("run") / "figures"), ROOT / "paper", with_settings("laptop"))
+
+
+@pytest.fixture(scope="module")
+def prose(text):
+    """The text without links, formulas and rules of tables, each paragraph on one line."""
+    plain = re.sub(r"```typst\n.*?```|\$[^$]*\$|(?<=\])\([^) ]*\)", "", text, flags=re.DOTALL)
+    return [" ".join(part.split()) for part in re.split(r"\n\n|\n(?=[|#>-]|\d+\. )", plain) if "| ---" not in part]
+
+
+@pytest.mark.skipif(
+    not (ROOT / "figures" / "statements.csv").is_file(), reason="the published run is of before version 0.10"
+)
+def test_the_committed_article_is_that_of_the_published_run():
+    run = json.loads((ROOT / "figures" / "run.json").read_text())
+    assert SOURCE.read_text() == article(ROOT / "figures", ROOT / "paper", run), "run make article"
+    assert all((ROOT / "figures" / f"{name}.svg").is_file() for name in FIGURES)
+
+
+def test_no_blank_is_left_open(text, prose):
+    assert [(found[0], part) for part in prose for found in LEFT_OVER.finditer(part)] == []
+    assert re.findall(r"(?m)[^\s|]  +[^\s|]| $", re.sub(r"(?m)^ +", "", text)) == []
+    for part in prose:
+        assert part.startswith("![") or all(part.count(a) == part.count(b) for a, b in ("()", "[]")), part
+
+
+def test_the_converter_writes_text_as_text():
+    """A bracket or semicolon after emphasis is not an argument or the end of a call; signs of typst's own are escaped."""
+    written = to_typst("A *b*[1]; `c#`; $W_h$; x_1 #d Figure 2 & < 3\n")
+    assert '#emph[b];\\[1\\]; #raw("c#");; ' in written and "x\\_1 \\#d Figure~2 & \\< 3" in written
+    assert '#math.equation(block: false, alt: "W_h", $ W_h $.body);; ' in written
+
+
+@pytest.mark.parametrize(
+    ("page", "message"),
+    [
+        ("![a](../figures/00_none.svg)\n\nFigure 1: b\n", "image ../figures/00_none.svg is missing"),
+        ("![a](../figures/00_models.svg)\n\nFigure 2: b\n", "must begin with 'Figure 1: ', got 'Figure 2: b'"),
+        ("| a |\n| --- |\n| b |\n", "no paragraph 'Table 1: ...'"),
+        ("<b>\n", "holds a html_block, which the converter does not know"),
+        ("a <b>\n", "holds html_inline, which the converter does not know: '<b>'"),
+    ],
+)
+def test_what_the_converter_does_not_know_is_named(page, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        to_typst(page)
+
+
+def test_the_pdf_has_all_pages_and_figures(text, tmp_path):
+    """PDF/UA-1 asks for the text of each figure and formula, so a PDF is only written if they are there."""
+    pytest.importorskip("typst", reason="make article installs typst")
+    source, target = tmp_path / "paper" / "article.md", tmp_path / "article.pdf"
+    for folder in ("paper", "figures"):
+        (tmp_path / folder).mkdir()
+    source.write_text(text)
+    for name in FIGURES:
+        svg = '<svg xmlns="http://www.w3.org/2000/svg" width="700" height="400"><rect width="9" height="9"/></svg>'
+        (tmp_path / "figures" / f"{name}.svg").write_text(svg)
+    pages, figures = build_article(source, target)
+    assert pages in range(7, 15) and figures == len(FIGURES) + len(re.findall(r"(?m)^Table \d: ", text))
+    assert (pdf := target.read_bytes()).startswith(b"%PDF-") and b"pdfuaid" in pdf
+    assert build_article(source, target) == (pages, figures) and target.read_bytes() == pdf
+
+
+@pytest.fixture
+def built_run(tmp_path, monkeypatch):
+    """A repository with one commit, and in its folder `build` a laptop run of it; gives a function that changes the record."""
+    monkeypatch.setattr(publishing, "ROOT", tmp_path)
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path)]
+    rules = tmp_path / "reproduce" / "rules.toml"
+    rules.parent.mkdir()
+    rules.write_text("frozen")
+    monkeypatch.setattr(publishing, "RULES", rules)
+    for command in (["init", "-q"], ["add", "reproduce"], ["commit", "-q", "-m", "first"]):
+        subprocess.run([*git, *command], check=True)
+    described = subprocess.run(
+        [*git, "describe", "--always", "--abbrev=12"], capture_output=True, text=True, check=True
+    )
+    figures = tmp_path / "build" / "laptop" / "figures"
+    (figures / "data").mkdir(parents=True)
+    for name in ("statements.csv", "a.svg", "data/a.csv"):
+        (figures / name).write_text(name)
+    run = {"real": True, "complete": True, "commit": described.stdout.strip(), "figure_sha256": figure_sums(figures)}
+    run |= {"notebooks": [{"notebook": "03_ber_sweep", "ok": True}], "rules_sha256": file_digest(rules)}
+
+    def changed(**changes):
+        (tmp_path / "build" / "laptop" / "run.json").write_text(json.dumps(run | changes))
+        return tmp_path / "build"
+
+    return changed
+
+
+def test_a_run_of_a_commit_with_its_own_figures(built_run):
+    assert checked_run("laptop", built_run())["complete"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"real": False}, "generated data"),
+        ({"complete": False}, "not whole"),
+        ({"notebooks": [{"notebook": "03_ber_sweep", "ok": False}]}, "03_ber_sweep"),
+        ({"commit": "0123456789ab-dirty"}, "uncommitted changes"),
+        ({"commit": None}, "no commit"),
+        ({"commit": ""}, "no commit"),
+        ({"commit": "0123456789ab"}, "0123456789ab, which is not in"),
+        ({"commit": "HEAD"}, "HEAD, which is not in"),
+        ({"rules_sha256": "0" * 64}, "0{64}"),
+        ({"rules_sha256": None}, "rules of SHA-256 unknown"),
+        ({"figure_sha256": {}}, r"figures/a\.svg is not of this run"),
+    ],
+)
+def test_what_is_not_published(changes, says, built_run):
+    with pytest.raises(ValueError, match=says):
+        checked_run("laptop", built_run(**changes))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda figures: (figures / "data" / "a.csv").write_text("better numbers"), r"figures/data/a\.csv differs"),
+        (lambda figures: (figures / "b.csv").touch(), r"figures/b\.csv is not of this run"),
+        (lambda figures: (figures / "data" / "b.csv").touch(), r"figures/data/b\.csv is not of this run"),
+        (lambda figures: (figures / "a.svg").unlink(), r"figures/a\.svg is missing"),
+        (lambda figures: (figures / "statements.csv").unlink(), r"no statements\.csv"),
+    ],
+)
+def test_figures_that_were_changed_added_or_removed(change, says, built_run):
+    change(built_run() / "laptop" / "figures")
+    with pytest.raises(ValueError, match=says):
+        checked_run("laptop", built_run())
+
+
+def test_runs_that_are_not_there(built_run):
+    with pytest.raises(FileNotFoundError, match="paper"):
+        checked_run("paper", built_run())
+    with pytest.raises(ValueError, match="smoke"):
+        checked_run("smoke", built_run())

@@ -37,16 +37,12 @@ def test_parameters_that_are_not_plain_are_refused(tmp_path, source):
         read_notebook(write(tmp_path, source))
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("bers=[1e-6,1e-5]", [1e-6, 1e-5]),
-        ("bers=1e-6,1e-5", [1e-6, 1e-5]),
-        ("models=dlrm", ["dlrm"]),
-        ("trials=7", 7),
-        ("datasets=movielens-1m/ids,criteo-sample/fields", ["movielens-1m/ids", "criteo-sample/fields"]),
-    ],
-)
+ASSIGNED = [("bers=[1e-6,1e-5]", [1e-6, 1e-5]), ("bers=1e-6,1e-5", [1e-6, 1e-5]), ("models=dlrm", ["dlrm"])]
+SETS = ["movielens-1m/ids", "criteo-sample/fields"]
+ASSIGNED += [("trials=7", 7), (f"datasets={','.join(SETS)}", SETS)]
+
+
+@pytest.mark.parametrize(("text", "value"), ASSIGNED)
 def test_assignments(text, value):
     name, parsed = parse_assignment(text, NOTEBOOKS["03_ber_sweep"])
     NOTEBOOKS["03_ber_sweep"].check({name: parsed})
@@ -56,20 +52,15 @@ def test_assignments(text, value):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (
-            ["03_ber_sweep", "berss=[1e-6]"],
-            "unknown parameter of 03_ber_sweep 'berss'; did you mean 'bers'? known: datasets",
-        ),
-        (["03_ber_sweep", "trials=many"], "03_ber_sweep: parameter 'trials' is 'many' (str); it must be int"),
-        (["03_ber_sweep", "models=[1,2]"], "'models' is [1, 2] (list); it must be list[str]"),
-        (["03_ber_sweep", "datasets=movielens-1n"], "unknown data set 'movielens-1n'; did you mean 'movielens-1m'?"),
-        (["03_ber_sweep", "datasets=movielens-1m/ids"], "movielens-1m is read from ml-1m/ratings.dat: pass root="),
-        (["--profile", "smok"], "unknown profile 'smok'; did you mean 'smoke'? known: laptop, paper, smoke"),
-        (["--profile", "../smoke"], "unknown profile '../smoke'; did you mean 'smoke'?"),
-        (["--publish", "--profile", "../laptop"], "unknown profile '../laptop'"),
-        (["--data", "/nowhere/at/all"], "movielens-1m: there is no /nowhere/at/all/ml-1m/ratings.dat"),
-        (["--report", "--profile", "smoke"], "there is no finished run in"),
-        (["--publish", "--profile", "smoke"], "only runs of laptop and paper are published, got smoke"),
+        (["03_ber_sweep", "berss=[1e-6]"], "'berss'; did you mean 'bers'"),
+        (["03_ber_sweep", "trials=many"], "'trials' is 'many' (str)"),
+        (["03_ber_sweep", "models=[1,2]"], "'models' is [1, 2] (list)"),
+        (["03_ber_sweep", "datasets=movielens-1n"], "'movielens-1n'; did you mean 'movielens-1m'?"),
+        (["03_ber_sweep", "datasets=movielens-1m/ids"], "ml-1m/ratings.dat"),
+        (["--profile", "../smoke"], "'../smoke'; did you mean 'smoke'?"),
+        (["--data", "/nowhere/at/all"], "/nowhere/at/all/ml-1m/ratings.dat"),
+        (["--report", "--profile", "smoke"], "no finished run"),
+        (["--publish", "--profile", "smoke"], "laptop and paper"),
     ],
 )
 def test_wrong_calls_are_refused_before_anything_runs(arguments, says, tmp_path, capsys, monkeypatch):
@@ -106,23 +97,6 @@ def test_real_data_is_used_where_it_is_given(real_data):
     assert profile.parameters["00_models"]["datasets"] == expected
     assert profile.parameters["03_ber_sweep"]["datasets"] == ["movielens-1m/ids", "criteo-sample/fields"]
     assert profile.parameters["12_memory_faults"]["dataset"] == "movielens-1m/full"
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (lambda text: text.replace("trials = 8", "trails = 8", 1), "unknown parameter of 00_quickstart 'trails'"),
-        (lambda text: text.replace("trials = 8", "trials = 8.5", 1), "00_quickstart: parameter 'trials' is 8.5"),
-        (lambda text: text.replace("[00_quickstart]", "[00_quickstrat]"), "unknown notebook in profile changed"),
-        (lambda text: text.replace('dataset = "movielens"', 'dataset = "films"', 1), "unknown data set role"),
-        (lambda text: text.replace('["movielens"]', '["movielens", "films"]', 1), "unknown data set role .* 'films'"),
-    ],
-)
-def test_mistakes_in_a_profile_are_told(change, says, tmp_path, monkeypatch):
-    (tmp_path / "changed.toml").write_text(change((FOLDER / "smoke.toml").read_text()))
-    monkeypatch.setattr("reproduce.profiles.FOLDER", tmp_path)
-    with pytest.raises((ValueError, TypeError), match=says):
-        load_profile("changed", NOTEBOOKS, None)
 
 
 def test_an_interrupt_is_one_line(tmp_path, capsys, monkeypatch):

@@ -2,22 +2,15 @@
 
 import json
 import re
-from string import Formatter
 
+import pandas as pd
 import pytest
 
+from reproduce import readme_tables as made
+from reproduce.figures_page import figures_page
 from reproduce.notebooks import FIGURES, ROOT
-from reproduce.quantities import (
-    Number,
-    Quantity,
-    Selection,
-    filled,
-    message,
-    messages,
-    quantities,
-    with_message,
-)
-from reproduce.tables import read_named
+from reproduce.other_papers import NOT_RUN, as_markdown, table
+from reproduce.quantities import Number, Quantity, Selection, filled, message, messages, quantities, with_message
 
 TABLE = """model,value,low,high,loss,loss_low,loss_high
 dlrm,0.463821,0.300958,0.608954,0.1,0.01,0.9
@@ -70,14 +63,10 @@ def test_an_alternative_text_begins_with_the_message():
 
 
 def test_mistakes_are_named(figures, tmp_path):
-    with pytest.raises(ValueError, match="unknown quantity in a text 'shares'; did you mean 'share'"):
-        filled("{shares}", figures)
-    with pytest.raises(ValueError, match="quantities.toml, twice: 2 rows"):
-        filled("{twice}", figures)
-    for text, says in (
-        ("a = { csv = 'x', digit = 3 }", "key in q.toml, a 'digit'; did you"),
-        ("a = {}", "q.toml, a: no csv"),
-    ):
+    for name, says in (("shares", "'shares'; did you mean 'share'"), ("twice", "twice: 2 rows")):
+        with pytest.raises(ValueError, match=says):
+            filled(f"{{{name}}}", figures)
+    for text, says in (("a = { csv = 'x', digit = 3 }", "'digit'; did you"), ("a = {}", "q.toml, a: no csv")):
         (tmp_path / "q.toml").write_text(text)
         with pytest.raises(ValueError, match=says):
             quantities(tmp_path / "q.toml")
@@ -89,68 +78,87 @@ def test_a_number_without_a_value_is_not_told():
     assert Number(-2.0, -3.0, -1.5).value == "-2" and Number(0.0, 0.0, 0.0).value == "0"
 
 
-def published():
-    return json.loads((FIGURES / "run.json").read_text())
-
-
 @published_run
 def test_messages_are_of_figures_and_the_published_run_has_their_numbers():
-    names = {name for one in published()["notebooks"] for name in one["figures"]}
+    run = json.loads((FIGURES / "run.json").read_text())
+    names = {name for one in run["notebooks"] for name in one["figures"]}
     told = {name: message(name, FIGURES) for name in messages() if name != "readme"}
     assert set(told) <= names and all(told.values()) and all(len(text) < 330 for text in told.values())
     assert not any("nan" in text or "{" in text for text in told.values())
 
 
-@published_run
-def test_no_two_names_are_of_one_cell_and_each_is_used():
-    cells = {}
-    for name, quantity in quantities().items():
-        table = read_named(FIGURES, quantity.csv)
-        row = quantity.selection.row(quantity.selection.rows(table, name, quantity.csv), name)
-        cell = (quantity.csv, row.name, quantity.selection.value or "value")
-        assert cell not in cells, f"{name} and {cells[cell]} are one number"
-        cells[cell] = name
-    texts = [text for name, text in messages().items() if name != "readme"] + [*messages()["readme"].values()]
-    used = {name.partition(".")[0] for text in texts for _, name, *_ in Formatter().parse(text) if name}
-    assert set(quantities()) <= used
+def numbers(text, *ignored):
+    """Numbers of a text without what these patterns find."""
+    for pattern in ignored:
+        text = re.sub(pattern, " ", text, flags=re.DOTALL)
+    return set(re.findall(r"\d[\d.,]*\d|\d", text))
 
 
 # Numbers of texts that were not measured: settings, limits, sources and dates.
 SETTINGS = (
     r"C\d+\w?|C\d+|arXiv:[\d.]+|https?:\S+|\b20\d\d\b|\d\d_\w+|bits? \d+(?: to \d+)?|8 KB|devices of \d+ Gb"
-    r"|float32|int8|CRC32|1e-?\d+|0\.625|2\.13e38"
+    r"|float32|int8|CRC32|1e-?\d+|0\.625|2\.13e38|[a-z]+\d+(?:m\d)?"
 )
 
 
 @pytest.mark.parametrize("name", [name for name in messages() if name != "readme"])
 def test_no_number_of_a_message_is_written_by_hand(name):
-    text = re.sub(r"\{[^}]*\}", "", messages()[name])
-    text = re.sub(r"[a-z]+\d+(m\d)?", "", re.sub(SETTINGS, "", text))  # and names of formats
-    # rates, budgets and counts that the notebooks set
     set_by_notebooks = {"0.1", "0.001", "0.005", "0.01", "0.5", "5", "30", "31", "100", "10,000"}
-    assert set(re.findall(r"\d[\d.,]*(?<![.,])", text)) <= set_by_notebooks, text
-
-
-def numbers(text):
-    """Numbers of a text without its generated blocks, code, links and templates."""
-    for pattern in (r"<!--.*?by make publish -->.*?<!-- end of.*?-->", r"```.*?```", r"`[^`]*`", r"\{[{%#].*?[#}%]\}"):
-        text = re.sub(pattern, " ", text, flags=re.DOTALL)
-    return set(re.findall(r"\d[\d.,]*\d|\d", re.sub(r"\]\([^)]*\)|#{3,} .*", " ", text)))
+    assert numbers(messages()[name], r"\{[^}]*\}", SETTINGS) <= set_by_notebooks
 
 
 def test_no_measured_number_of_the_readme_is_written_by_hand():
-    """Of the article: test_package.py."""
-    text = re.sub(r"(?:doi|arXiv):[\w./]+", "", (ROOT / "README.md").read_text())
-    of_sources = {"2025", "2.0", "4", "5", "2015"}  # years, licences and a journal
-    assert numbers(text) <= of_sources | {"3.11", "1", "0.5"}  # Python; what AUC means; 1e-4
+    """Outside of generated blocks, code and links; of the article: test_package.py."""
+    blocks = r"(?:doi|arXiv):[\w./]+", r"<!--.*?by make publish -->.*?<!-- end of.*?-->", r"```.*?```", r"`[^`]*`"
+    found = numbers((ROOT / "README.md").read_text(), *blocks, r"\]\([^)]*\)|#{3,} [^\n]*")
+    assert found <= {"2025", "2.0", "4", "5", "2015", "3.11", "1", "0.5"}  # years, licences, a journal, Python, AUC
 
 
-def test_no_caption_of_a_notebook_holds_a_measured_number():
-    """Captions title the pictures. Their numbers are settings (`{ber:g}`), fixed counts, or limits of a claim."""
-    for path in sorted((ROOT / "notebooks").glob("[0-9]*.ipynb")):
-        for cell in json.loads(path.read_text())["cells"]:
-            for caption in re.findall(r'caption = f?"([^"]*)"', "".join(cell["source"])):
-                plain = re.sub(r"\{[^}]*\}|[a-zA-Z]+\d+|bit \d+|Fig\. \d+(?: to \d+)?|ISSRE 2025", "", caption)
-                assert set(re.findall(r"\d[\d.]*", plain)) <= {"1", "95", "0.01", "0.5", "0.625", "256"}, (
-                    f"{path.stem}: {caption}"
-                )
+@published_run
+def test_the_pages_hold_the_published_numbers():
+    figures, run = ROOT / "figures", json.loads((ROOT / "figures" / "run.json").read_text())
+    readme, *guides = ((ROOT / name).read_text() for name in ("README.md", "docs/models.md", "docs/protection.md"))
+    assert made.with_models(guides[0], figures / "00_models_table.csv") == guides[0]
+    assert made.with_protections(guides[1], figures / "data") == guides[1]
+    assert made.with_result(readme, figures, run) == readme == made.with_statements(readme, figures / "statements.csv")
+    names = [name for one in run["notebooks"] for name in one["figures"]]
+    assert made.with_gallery(readme, figures, names) == readme
+    assert (figures / "README.md").read_text() == figures_page(figures, run)
+
+
+TEXTS = {"what": "a share", "source": "a paper", "setting": "another model", "published": "94 %", "same": "yes"}
+
+
+def written(path, *rows):
+    lines = []
+    for row in rows:
+        lines += ["[[row]]", *(f"{key} = {value!r}" for key, value in row.items() if key != "where")]
+        if "where" in row:
+            lines.append(f"where = {{ {', '.join(f'{key} = {value!r}' for key, value in row['where'].items())} }}")
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.fixture
+def made_figures(tmp_path):
+    (tmp_path / "data").mkdir()
+    effects = {"effect": ["a", "b"], "value": [0.3, 0.5], "low": [0.2, None], "high": [0.4, None], "n": [5, 5]}
+    pd.DataFrame(effects | {"interval": ["trainings", ""], "why": ["", "the same in all"]}).to_csv(
+        tmp_path / "e.csv", index=False
+    )
+    points = pd.DataFrame({"ber": [1e-3, 1e-4], "auc": [0.6, 0.7], "auc_low": [0.5, 0.6], "auc_high": [0.7, 0.8]})
+    points.to_csv(tmp_path / "data" / "points.csv", index=False)
+    return tmp_path
+
+
+def test_numbers_are_those_of_the_cells(made_figures):
+    rows = [TEXTS | {"csv": "e", "where": {"effect": "a"}}, TEXTS | {"csv": "e", "where": {"effect": "b"}}]
+    rows += [TEXTS | {"csv": "points", "value": "auc", "where": {"ber": 1e-3}}]
+    rows += [TEXTS | {"csv": "missing", "where": {"effect": "a"}}, TEXTS | {"csv": "e", "where": {"effect": "z"}}]
+    found = table(made_figures, written(made_figures / "rows.toml", *rows))
+    assert found["value"].tolist()[:3] == [0.3, 0.5, 0.6] and found["low"].tolist()[:3:2] == [0.2, 0.5]
+    assert found["why"].tolist() == ["", "the same in all", "", NOT_RUN, NOT_RUN] and found["n"].tolist()[:2] == [5, 5]
+    lines = as_markdown(found).splitlines()
+    assert len(lines) == 7
+    assert lines[2] == "| a share | 94 % | a paper: another model | 0.3 [0.2, 0.4] (trainings, n = 5) | yes |"
+    assert "| 0.5 (the same in all) |" in lines[3] and "| 0.6 [0.5, 0.7] |" in lines[4] and f"| {NOT_RUN} |" in lines[5]

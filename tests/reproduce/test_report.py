@@ -64,33 +64,36 @@ def folder(notebook, tmp_path, monkeypatch):
 
 def run(**changes):
     done = {"notebook": "00_one", "title": "E0: a title", "ok": True, "seconds": 3.2, "parameters": {"seed": 5}}
-    done |= {"output": "notebooks/00_one.ipynb", "figures": ["00_one"], "error": "", "peak_mib": 2560}
-    done |= {"cpu_seconds": 240.0}
+    done |= {
+        "output": "notebooks/00_one.ipynb",
+        "figures": ["00_one"],
+        "error": "",
+        "peak_mib": 2560,
+        "cpu_seconds": 240,
+    }
     failed = {"notebook": "01_two", "title": "E1", "ok": False, "seconds": 200.0, "parameters": {"dataset": "d"}}
     failed |= {"output": "notebooks/01_two.failed.ipynb", "figures": [], "error": "ValueError: <no>", "peak_mib": 0}
     machine = {"system": "Linux", "architecture": "x86_64", "cores": 2, "memory_gib": 8}
-    made = {"profile": "smoke", "real": False, "datasets": ["d"], "complete": True, "started": "today"}
-    made |= {"seconds": 204.0}
-    return (
-        made | {"versions": {"torch": "1"}, "commit": None, "machine": machine, "notebooks": [done, failed]} | changes
-    )
+    made = {
+        "profile": "smoke",
+        "real": False,
+        "datasets": ["d"],
+        "complete": True,
+        "started": "today",
+        "seconds": 204.0,
+    }
+    made |= {"versions": {"torch": "1"}, "commit": None, "machine": machine, "notebooks": [done, failed]}
+    return made | changes
 
 
 def test_what_the_page_says(folder):
     page = write_report(folder, run()).read_text()
     assert "All data of this run are generated" in page and "its numbers mean nothing" in page
-    assert '<h3 id="00_one">AUC &lt; 5.</h3>' in page
     assert "<summary>AUC &lt; 5.</summary><p>Data: d, 5 &lt; 6 rows.</p>" in page
     shown = json.loads(html.unescape(re.search(r'data-points="([^"]+)"', page)[1]))
     assert [text for *_, text in shown] == ["all: 3 at 1", "all: 4 at 2"] and shown[0][0] < shown[1][0]
     assert shown[0][1] > shown[1][1]  # from the top
-    assert 'AUC against rate: from 3 at 1 (all) to 4 at 2 (all)."' in page
-    assert "<strong>Claim C0: <code>x</code> &lt; y.</strong>" in page
     assert "This notebook failed: ValueError: &lt;no&gt;" in page
-    row = re.search(r'href="#00_one">00_one</a></th>(.*)', page)[1]
-    assert re.findall(r">([^<>]+)</td>", row) == ["none", "done", "3 s", "4.0 min", "2.5 GiB"]
-    assert ">3.3 min</td>" in page and "8 GiB of memory" in page and "<td>5</td>" in page
-    assert 'href="#statements"' not in page and "make reproduce PROFILE=smoke<" in page
     real = write_report(folder, run(real=True, profile="laptop")).read_text()
     assert "generated" not in real and "mean nothing" not in real and "DATA=folder<" in real
 
@@ -116,18 +119,8 @@ def test_a_page_of_figures_alone(folder):
     write_page(folder / "figures", folder / "pages" / "all.html", "My <figures>")
     page = (folder / "pages" / "all.html").read_text()
     assert "<h1>My &lt;figures&gt;</h1>" in page and "<summary>AUC &lt; 5.</summary>" in page
-    width, height = map(int, re.search(r'width="(\d+)" height="(\d+)"', page).groups())
-    assert width == 672 and 300 < height < 500
     for link in re.findall(r'(?:href|src)="([^"#]+)"', page):
         assert (folder / "pages" / link).is_file(), link
-
-
-def test_results(notebook):
-    assert (
-        executed.results(notebook) == "<p>a &lt;b&gt; c</p><ul><li>one</li><li>two</li></ul><p>It <em>holds</em>.</p>\n"
-    )
-    del notebook.cells[2]
-    assert executed.results(notebook) == ""
 
 
 def test_progress_bars_are_left_out_and_warnings_are_not(notebook):
@@ -135,16 +128,6 @@ def test_progress_bars_are_left_out_and_warnings_are_not(notebook):
     assert "training" not in page and "No description" not in page and "UserWarning: odd" in page
     assert "a &lt;b&gt; c" in page
     assert len(notebook.cells[1].outputs) == 3  # the notebook itself stays as it was
-
-
-def test_tables_are_those_of_the_notebooks_that_were_run(folder):
-    """Runs of parts share a folder, in which others left theirs."""
-    for name in ("00_one_effects", "02_other_effects", "models", "statements"):
-        (folder / "figures" / f"{name}.csv").touch()
-    page = write_report(folder, run()).read_text()
-    assert re.findall(r'href="../figures/(\w+)\.csv"', page) == ["00_one_effects", "statements"]
-    models = [one | {"notebook": "00_models"} for one in run()["notebooks"][1:]]
-    assert 'href="../figures/models.csv"' in write_report(folder, run(notebooks=models)).read_text()
 
 
 HARM = """<p id="kept" onclick="x()">text</p><script>steal()</script><img src="https://a.b/c.png" onerror="x()">
@@ -168,8 +151,6 @@ def test_html_of_notebooks_runs_and_loads_nothing(folder, notebook):
         notebook.cells[3].outputs.append(nbformat.v4.new_output("display_data", {kind: text, "text/plain": "plain"}))
     nbformat.write(notebook, folder / "notebooks" / "00_one.ipynb")
     index = write_report(folder, run(profile="laptop", complete=False))
-    with zipfile.ZipFile(index.parent / "numbers.zip") as archive:
-        assert archive.namelist() == ["data/00_one.csv"]
     for path in index.parent.glob("*.html"):
         page = path.read_text()
         assert page.count("<script") == 1  # the page's own
@@ -177,14 +158,8 @@ def test_html_of_notebooks_runs_and_loads_nothing(folder, notebook):
             assert harm not in page, (path.name, harm)
         assert page.count("</main>") == page.count("</body>") == 1 and 'href="https://a.b"' in page
     page = (index.parent / "00_one.html").read_text()
-    for kept in (
-        '<p id="kept">text</p>',
-        'class="dataframe"',
-        '<th colspan="2">AUC</th>',
-        "<td>0.5</td>",
-        "<td>b</td>",
-    ):
-        assert kept in page
+    kept = '<p id="kept">text</p>', 'class="dataframe"', '<th colspan="2">AUC</th>', "<td>0.5</td>", "<td>b</td>"
+    assert [text for text in kept if text not in page] == []
     assert 'src="data:image/png;base64,iVBORw0KGgo="' in page and "It <em>holds</em>." in index.read_text()
 
 
@@ -201,16 +176,13 @@ def statements(folder, verdict, what="4 of 5"):
     pd.DataFrame(rows, columns=[*columns, "by_construction"]).to_csv(folder / "statements.csv", index=False)
 
 
-def test_statements_come_first(folder, monkeypatch, tmp_path):
-    judged = run(profile="laptop", complete=False)
-    assert 'id="statements"' not in write_report(folder, judged).read_text()
+def test_statements_come_first(folder):
     statements(folder / "figures", "reproduced")
-    page = write_report(folder, judged).read_text()
+    page = write_report(folder, run(profile="laptop", complete=False)).read_text()
     assert 'href="#statements"' in page and page.index("Tables hold until 1e-3") < page.index('id="00_one"')
     assert '<span class="badge reproduced">reproduced (4 of 5)</span>' in page and "installation" not in page
-    assert '<span class="badge contradicted">contradicted (4 of 5)</span>' in page and "<td>yes</td>" in page
-    assert "<td>0.0021 [0.002, 0.0025]</td>" in page and "was not read here" in page
-    assert '<span class="badge checked-exactly">checked exactly</span>' in page  # S2 is arithmetic
+    assert '<span class="badge contradicted">contradicted (4 of 5)</span>' in page
+    assert "<td>0.0021 [0.002, 0.0025]</td>" in page
 
 
 def test_a_smoke_report_says_what_the_published_run_found(folder, monkeypatch, tmp_path):
@@ -224,18 +196,3 @@ def test_a_smoke_report_says_what_the_published_run_found(folder, monkeypatch, t
     assert "<h2>What the published run found</h2>" in page and "Not everything ran here" in page
     assert "undecided (4 of 5)" in page and "not run" not in page
     assert "<h3>Results</h3>" not in page and "Rules and checks" not in page
-
-
-def test_a_table_of_protections_that_sorts(folder):
-    (folder / "figures" / "data" / "08_mitigation_recovery_front.csv").write_text(
-        "mitigation,ber,recovery,stored_percent,overhead_percent\nclip 6,0.001,0.5,0.001,17\nECC,0.001,,12.5,0\n"
-    )
-    page = write_report(folder, run(profile="laptop", complete=False)).read_text()
-    table = page[page.index('<table class="sortable">') :]
-    table = table[: table.index("</table>")]
-    heads = re.findall(r'<button type="button">([^<]+)</button>', table)
-    assert heads == ["protection", "flips at 0.001", "extra bits", "longer inference"]
-    assert re.findall(r'data-value="([^"]+)">([^<]*)<', table) == [
-        *(("0.5", "50.0 %"), ("0.001", "0.001 %"), ("17", "17 %")),
-        *(("-9", ""), ("12.5", "12.5 %"), ("0", "0 %")),
-    ]

@@ -70,18 +70,8 @@ def environ(cache):
 def smoke(tmp_path_factory):
     folder = tmp_path_factory.mktemp("smoke")
     done = reproduce("--out", str(folder / "build"), cache=folder / "cache")
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder / "build" / "smoke", done
-
-
-@pytest.mark.long
-def test_what_is_printed(smoke):
-    folder, done = smoke
-    assert done.stdout.startswith(
-        "profile smoke, data synthetic-movielens/full (generated; DATA=folder for real data)\n"
-    )
-    assert re.search(r"^  03_ber_sweep \.\.\. \d+ s, \d+ CPU s$", done.stdout, re.MULTILINE)
-    assert done.stdout.endswith(f"report:  {folder}/report/index.html\n") and done.stderr == ""
+    assert done.returncode == 0 and done.stderr == "", done.stdout + done.stderr
+    return folder / "build" / "smoke"
 
 
 FIGURES = {
@@ -108,35 +98,26 @@ FIGURES = {
 }
 TIMED = {"07_abft_overhead", "08_mitigation_recovery_front", "08_mitigation_recovery_places", "09_injection_speed"}
 TIMED |= {"14_protection_plan"}  # its budget of time is of measured times
-TABLES = ["00_models_table", "01_bit_sensitivity_flips", "01_bit_sensitivity_loss", "02_model_factors_measures"]
-TABLES += ["03_ber_sweep_law", "12_memory_faults_assumptions", "13_fleet_risk", "14_protection_plan_assignment"]
-TABLES += ["15_number_formats_classes", "16_worst_case_flips", "models", "statements"]
-TABLES += [f"17_training_errors_{part}" for part in ("actions", "alarms", "overhead", "places")]
-TABLES += ["18_probe_rows_outcomes", "03_ber_sweep_trainings"]
-JUDGED = ["02_model_factors", "03_ber_sweep", "04_component_vulnerability", "07_abft", "08_mitigation_recovery"]
-EFFECTS = ["04_component_vulnerability", "07_abft", "12_memory_faults", "14_protection_plan", "15_number_formats"]
-EFFECTS += ["16_worst_case", "17_training_errors", "18_probe_rows"]
-TABLES += [f"{name}_statements" for name in (*JUDGED, "09_injection_speed")] + [f"{name}_effects" for name in EFFECTS]
+JUDGED = {"02_model_factors", "03_ber_sweep", "04_component_vulnerability", "07_abft", "08_mitigation_recovery"}
+JUDGED = {f"{name}_statements" for name in JUDGED | {"09_injection_speed"}}
 
 
 @pytest.mark.long
 def test_figures_and_their_numbers(smoke):
-    folder, _ = smoke
     names = [f"{notebook}{part}" for notebook, parts in FIGURES.items() for part in parts]
-    assert sorted(path.stem for path in (folder / "figures").glob("*.svg")) == sorted(names)
+    assert sorted(path.stem for path in (smoke / "figures").glob("*.svg")) == sorted(names)
     for name in names:
-        assert (folder / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-        assert len((folder / "figures" / "data" / f"{name}.csv").read_text().splitlines()) > 1
-        words = read_words(folder / "figures", name)
+        assert (smoke / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert len((smoke / "figures" / "data" / f"{name}.csv").read_text().splitlines()) > 1
+        words = read_words(smoke / "figures", name)
         assert words["timed"] == (name in TIMED) and words["caption"].endswith("."), name
         assert words["title"] and not words["title"].startswith("No values"), name
         # How numbers are stored, what is timed on a model of its own, and a model of one's own need no data set.
         if name not in ("01_bit_sensitivity_layout", "07_abft_overhead", "09_injection_speed", "10_your_model"):
             assert words["details"].startswith("Data: synthetic-"), name
-    main = [name for name in names if not read_words(folder / "figures", name)["appendix"]]
-    assert 15 <= len(main) <= 24
-    assert sorted(path.stem for path in (folder / "figures").glob("*.csv")) == sorted(TABLES)
-    models = (folder / "figures" / "models.csv").read_text().splitlines()
+    tables = {path.stem for path in (smoke / "figures").glob("*.csv")}
+    assert {"models", "statements"} < tables and {name for name in tables if name.endswith("_statements")} == JUDGED
+    models = (smoke / "figures" / "models.csv").read_text().splitlines()
     assert models[0].startswith("model,dataset,") and len(models) == 3
 
 
@@ -145,10 +126,9 @@ def test_the_effects_show_even_here(smoke):
     """Bit 30 is the worst; AUC holds at low rates and is near a coin toss at the highest."""
     import pandas as pd
 
-    folder, _ = smoke
-    bits = pd.read_csv(folder / "figures" / "01_bit_sensitivity_loss.csv", comment="#")
+    bits = pd.read_csv(smoke / "figures" / "01_bit_sensitivity_loss.csv", comment="#")
     assert bits.groupby("bit")["auc_drop"].sum().idxmax() == 30
-    curve = pd.read_csv(folder / "figures" / "data" / "03_ber_sweep.csv", comment="#")
+    curve = pd.read_csv(smoke / "figures" / "data" / "03_ber_sweep.csv", comment="#")
     for _, series in curve[curve["part"] == "all"].groupby("model"):
         assert (series["golden"] - series["auc"])[series["ber"] <= 1e-7].abs().max() < 0.01
         assert abs(series["auc"].iloc[-1] - 0.5) < 0.12
@@ -158,8 +138,7 @@ def test_the_effects_show_even_here(smoke):
 def test_a_tiny_run_gives_no_verdict(smoke):
     import pandas as pd
 
-    folder, _ = smoke
-    table = pd.read_csv(folder / "figures" / "statements.csv", keep_default_na=False)
+    table = pd.read_csv(smoke / "figures" / "statements.csv", keep_default_na=False)
     whole = table[table["item"] == ""]
     assert set(whole["verdict"]) == {"not run"}
     rules = load_rules()
@@ -171,70 +150,32 @@ def test_a_tiny_run_gives_no_verdict(smoke):
 
 @pytest.mark.long
 def test_report(smoke):
-    folder, _ = smoke
-    page = (folder / "report" / "index.html").read_text()
+    page = (smoke / "report" / "index.html").read_text()
     assert "All data of this run are generated" in page and page.count("<figure>") == sum(map(len, FIGURES.values()))
     assert ('id="statements"' in page) == (ROOT / "figures" / "statements.csv").is_file()
     assert "Everything ran here: 20 notebooks without an error." in page
-    for link in re.findall(r'(?:href|src)="([^"#]+)"', page):
-        assert (folder / "report" / link).is_file(), link
-    assert not re.search(r'(?:href|src)="https?:', page)
-    for page in (folder / "report").glob("0*.html"):
+    for page in (smoke / "report").glob("0*.html"):
         assert "Traceback" not in page.read_text() and "Warning" not in page.read_text()
 
 
 @pytest.mark.long
-def test_every_figure_is_shown_in_its_notebook_and_described(smoke):
-    import nbformat
-
-    folder, _ = smoke
-    for outcome in json.loads((folder / "run.json").read_text())["notebooks"]:
-        cells = nbformat.read(folder / outcome["output"], as_version=4).cells
-        shown = [o for cell in cells for o in cell.get("outputs", []) if "image/png" in o.get("data", {})]
-        assert len(shown) == len(outcome["figures"]), outcome["notebook"]
-        assert 100 < outcome["peak_mib"] < 8000
-        for name in outcome["figures"]:
-            words = json.loads((folder / "figures" / "data" / f"{name}.json").read_text())
-            # So few injections of 07 show nothing to draw.
-            if words["title"] != "No values to show." or name != "07_abft_layers":
-                assert re.fullmatch(r"([^:]+: )*[A-Z].{15,}\.", words["title"]), name
-            assert len(words["alt"]) > 30 and len(words["caption"]) > 20
-            assert words["details"] or name == "01_bit_sensitivity_layout"  # which shows how numbers are stored
-
-
-@pytest.mark.long
 def test_another_run_from_nothing_gives_the_same_bytes(smoke, tmp_path):
-    folder, _ = smoke
-    shutil.copytree(
-        folder.parents[1] / "cache" / "checkpoints", tmp_path / "cache" / "checkpoints"
-    )  # trained models alone
+    trained = smoke.parents[1] / "cache" / "checkpoints"
+    shutil.copytree(trained, tmp_path / "cache" / "checkpoints")
     done = reproduce("00_quickstart", "--out", str(tmp_path / "build"), cache=tmp_path / "cache")
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "build" / "smoke").exists()  # a part never takes the place of a whole run
-    files = list((folder / "figures").rglob("00_quickstart*"))
+    files = [path.relative_to(smoke) for path in (smoke / "figures").rglob("00_quickstart*")]
     assert len(files) == 4  # SVG, PNG, CSV, JSON
     for path in files:
-        assert (tmp_path / "build" / "smoke-part" / path.relative_to(folder)).read_bytes() == path.read_bytes(), (
-            path.name
-        )
-
-
-@pytest.mark.long
-def test_numbers_by_papermill(smoke, tmp_path):
-    cache = smoke[0].parents[1] / "cache"
-    environment = environ(cache) | {"DRSROBUST_FIGURES": str(tmp_path)}
-    command = [sys.executable, "-m", "papermill", "notebooks/00_quickstart.ipynb", str(tmp_path / "out.ipynb")]
-    command += ["-p", "trials", "1", "-p", "test_rows", "300", "-p", "dataset", "synthetic-movielens/full"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "300 of 2,000 test rows" in (tmp_path / "data" / "00_quickstart.json").read_text()
+        assert (tmp_path / "build" / "smoke-part" / path).read_bytes() == (smoke / path).read_bytes(), path.name
 
 
 @pytest.fixture
 def laptop(smoke, tmp_path, monkeypatch):
     """The smoke run as if it had been a laptop run on real data; the folder that holds it."""
     folder = tmp_path / "build" / "laptop"
-    shutil.copytree(smoke[0], folder)
+    shutil.copytree(smoke, folder)
     original = json.loads((folder / "run.json").read_text())
     assert original["figure_sha256"] == figure_sums(folder / "figures") and original["bundles"] == []
     original |= {"profile": "laptop", "real": True, "commit": "0123456789ab"}
@@ -249,62 +190,30 @@ def test_publish(laptop, tmp_path):
     (target / "data").mkdir(parents=True)
     (target / "old.svg").touch()
     record = json.loads((laptop / "laptop" / "run.json").read_text())
-    readme = tmp_path / "README.md"
-    marks = [
-        readme_tables.RESULT_BEGIN,
-        readme_tables.RESULT_END,
-        readme_tables.STATEMENTS_BEGIN,
-        readme_tables.STATEMENTS_END,
-    ]
-    readme.write_text("\n".join([*marks, readme_tables.GALLERY_BEGIN, readme_tables.GALLERY_END, ""]))
-    guide, models = tmp_path / "protection.md", tmp_path / "models.md"
-    guide.write_text(f"{readme_tables.PROTECTIONS_BEGIN}\n{readme_tables.PROTECTIONS_END}\n")
-    models.write_text(f"{readme_tables.MODELS_BEGIN}\n{readme_tables.END}\n")
+    marks = {
+        "README": ("RESULT_BEGIN", "RESULT_END", "STATEMENTS_BEGIN", "STATEMENTS_END", "GALLERY_BEGIN", "GALLERY_END"),
+        "protection": ("PROTECTIONS_BEGIN", "PROTECTIONS_END"),
+        "models": ("MODELS_BEGIN", "END"),
+    }
+    readme, guide, models = (tmp_path / f"{name}.md" for name in marks)
+    for page, names in zip((readme, guide, models), marks.values(), strict=True):
+        page.write_text("\n".join([getattr(readme_tables, name) for name in names]) + "\n")
     shutil.copy(ROOT / "paper" / "article.md.j2", tmp_path)
     names = publish("laptop", laptop, target, readme, tmp_path, tmp_path)
     table = target / "statements.csv"
-    assert "statements.csv" in names
     assert readme_tables.with_statements(readme.read_text(), table) == readme.read_text()
-    page = (target / "CLAIMS.md").read_text()
-    assert "## S8: not run" in page and "Tables hold until 1e-3." in page and str(tmp_path) not in page
-    assert (
-        json.loads((target / "run.json").read_text())["figure_sha256"] == record["figure_sha256"]
-    )  # as the run wrote it
+    assert "## S8: not run" in (target / "CLAIMS.md").read_text()
+    run = (target / "run.json").read_text()
+    assert json.loads(run)["figure_sha256"] == record["figure_sha256"] and str(tmp_path) not in run  # as it was written
     assert readme_tables.with_protections(guide.read_text(), target / "data") == guide.read_text()
     row = r"^\| range per tensor \|(?:(?: -?[01]\.\d\d| ) \|){2} [\d.]+ % \| none \|$"
     assert re.search(row, guide.read_text(), re.MULTILINE)
-    assert (
-        "models.csv" in names
-        and readme_tables.with_models(models.read_text(), target / "00_models_table.csv") == models.read_text()
-    )
+    assert readme_tables.with_models(models.read_text(), target / "00_models_table.csv") == models.read_text()
     assert "| synthetic-movielens/full | dlrm | 0." in models.read_text()
     text = " ".join(readme.read_text().split())
-    assert "has no results for this page" in text
     assert 'href="figures/README.md#01_bit_sensitivity_layout"' in text and "01_bit_sensitivity_models" not in text
-    page = (target / "README.md").read_text()
-    assert page.index("### ") > page.index("## Main figures") and page.index("03_ber_sweep_released") > page.index(
-        "## Appendix"
-    )
-    assert "03_ber_sweep.svg" in names and "data/03_ber_sweep.csv" in names and "old.svg" not in names
-    assert str(tmp_path) not in (target / "run.json").read_text()
-
-
-def test_a_wrong_table_does_not_cost_the_report(tmp_path, monkeypatch, capsys):
-    from reproduce import __main__, runner, statements
-
-    def failed(*_, **__):
-        raise ValueError("S6, fm: a unit is there twice")
-
-    def nothing(notebook, parameters, folder):
-        (folder / "figures").mkdir(parents=True, exist_ok=True)
-        return runner.Outcome(notebook.name, notebook.title, True, 1.0, parameters, f"notebooks/{notebook.name}.ipynb")
-
-    monkeypatch.delenv("DRSROBUST_DATA", raising=False)
-    monkeypatch.setattr(statements, "verdicts_of", failed)
-    monkeypatch.setattr(runner, "run_notebook", nothing)
-    assert __main__.main(["--profile", "smoke", "--jobs", "1", "--out", str(tmp_path)]) == 1
-    assert "no table of statements: S6, fm: a unit is there twice" in capsys.readouterr().err
-    assert "Times and memory" in (tmp_path / "smoke" / "report" / "index.html").read_text()
+    assert {"statements.csv", "models.csv", "03_ber_sweep.svg", "data/03_ber_sweep.csv"} < set(names)
+    assert "old.svg" not in names
 
 
 @pytest.mark.parametrize("what", ["write_report", "write_statements"])

@@ -15,7 +15,6 @@ import pytest
 
 from reproduce import __main__
 from reproduce.notebooks import all_notebooks, read_notebook
-from reproduce.plan import RECORDS
 from reproduce.profiles import Profile, load_profile
 from reproduce.sweep import read_assignments, read_grid
 from tests.reproduce.test_parameters import write
@@ -116,62 +115,40 @@ def test_names_of_folders_are_safe_and_differ():
     assert all(re.fullmatch(r"dataset=[\w.,=+-]+", name) and len(name) < 120 and "/" not in name for name in names)
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["03_ber_swep", "seed=0,1"], "unknown notebook '03_ber_swep'; did you mean '03_ber_sweep'?"),
-        (["03_ber_sweep", "trails=4,8"], "unknown parameter of 03_ber_sweep 'trails'; did you mean 'trials'?"),
-        (["03_ber_sweep", "trials=4,many"], "03_ber_sweep: parameter 'trials' is 'many'"),
-        (["03_ber_sweep", "bers=[[1e-3],['x']]"], "03_ber_sweep: parameter 'bers' is ['x']"),
-        (["03_ber_sweep", "seed=0,1,0"], "two points are equal: seed=0"),
-        (["03_ber_sweep", "seed=2..0"], "the range 2..0 in 'seed=2..0' is empty; write its lower end first"),
-        (["11_one_flip", "target=c,'a,b'"], "\"target=c,'a,b'\" has a quote; put quotes around each of its values"),
-        (["03_ber_sweep", "seed=1"], "nothing varies; give several values"),
-        (
-            ["03_ber_sweep", "04_component_vulnerability", "seed=0,1"],
-            "a sweep is of one notebook, not of 2: 03_ber_sweep",
-        ),
-        (["seed=0,1"], "a sweep is of one notebook, not of 0: none is named"),
-    ],
-)
-def test_a_bad_call_is_refused_in_a_line(words, says, tmp_path, capsys):
-    assert __main__.main([*words, "--sweep", "--profile", "smoke", "--out", str(tmp_path / "build")]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"reproduce: {says}") and said.count("\n") == 1 and not (tmp_path / "build").exists()
+NO_SWEEPS = {
+    "'03_ber_swep'; did you mean '03_ber_sweep'": ["03_ber_swep", "seed=0,1"],
+    "'trails'; did you mean 'trials'": ["03_ber_sweep", "trails=4,8"],
+    "'trials' is 'many'": ["03_ber_sweep", "trials=4,many"],
+    "'bers' is ['x']": ["03_ber_sweep", "bers=[[1e-3],['x']]"],
+    "two points are equal: seed=0": ["03_ber_sweep", "seed=0,1,0"],
+    "'seed=2..0' is empty": ["03_ber_sweep", "seed=2..0"],
+    "\"target=c,'a,b'\" has a quote": ["11_one_flip", "target=c,'a,b'"],
+    "nothing varies": ["03_ber_sweep", "seed=1"],
+    "of one notebook, not of 2": ["03_ber_sweep", "04_component_vulnerability", "seed=0,1"],
+    "of one notebook, not of 0": ["seed=0,1"],
+}
+NO_FILES = {
+    "lacks notebook": "[grid]\nseed=[0]",
+    "'grids'; did you mean 'grid'": "notebook = '03_ber_sweep'\n[grids]\nseed=[0]",
+    "has [grid] and [zip]": "notebook = '03_ber_sweep'\n[grid]\nseed=[0]\n[zip]\ntrials=[1]",
+    "no [grid] or [zip]": "notebook = '03_ber_sweep'",
+    "seed is 1": "notebook = '03_ber_sweep'\n[grid]\nseed=1",
+    "bers is [0.001]": "notebook = '03_ber_sweep'\n[grid]\nbers=[1e-3]",
+    "seed is both": "notebook = '03_ber_sweep'\n[fixed]\nseed=1\n[grid]\nseed=[0]",
+    "seed has 2, trials has 3": "notebook = '03_ber_sweep'\n[zip]\nseed=[0, 1]\ntrials=[4, 8, 9]",
+}
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("[grid]\nseed=[0]", 'it lacks notebook = "..."'),
-        ("notebook = '03_ber_sweep'\n[grids]\nseed=[0]", "unknown entry 'grids'; did you mean 'grid'?"),
-        ("notebook = '03_ber_sweep'\n[grid]\nseed=[0]\n[zip]\ntrials=[1]", "it has [grid] and [zip]; give one of them"),
-        ("notebook = '03_ber_sweep'", "it has no [grid] or [zip]; give one of them"),
-        ("notebook = '03_ber_sweep'\n[grid]\nseed=1", "seed is 1; to vary it give a list of values"),
-        (
-            "notebook = '03_ber_sweep'\n[grid]\nbers=[1e-3]",
-            "bers is [0.001]; to vary it give a list of lists, as [[...]",
-        ),
-        ("notebook = '03_ber_sweep'\n[fixed]\nseed=1\n[grid]\nseed=[0]", "seed is both fixed and varied"),
-        (
-            "notebook = '03_ber_sweep'\n[zip]\nseed=[0, 1]\ntrials=[4, 8, 9]",
-            "[zip] pairs lists of equal length, but seed has 2, trials has 3",
-        ),
-    ],
-)
-def test_a_bad_file_is_refused_in_a_line(text, says, tmp_path, capsys):
+@pytest.mark.parametrize("says", [*NO_SWEEPS, *NO_FILES, "No such file", "not 'seed=1'"])
+def test_what_is_no_sweep_is_refused_in_a_line(says, tmp_path, capsys):
     path = tmp_path / "sweep.toml"
-    path.write_text(text)
-    assert __main__.main(["--grid", str(path), "--profile", "smoke", "--out", str(tmp_path / "build")]) == 2
+    if says in NO_FILES:
+        path.write_text(NO_FILES[says])
+    words = ["--grid", str(path)] + (["seed=1"] if says == "not 'seed=1'" else [])
+    words = [*NO_SWEEPS[says], "--sweep"] if says in NO_SWEEPS else words
+    assert __main__.main([*words, "--profile", "smoke", "--out", str(tmp_path / "build")]) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"reproduce: {path}: {says}") and said.count("\n") == 1 and not (tmp_path / "build").exists()
-
-
-def test_a_file_that_is_missing_and_words_next_to_a_file(tmp_path, capsys):
-    assert __main__.main(["--grid", str(tmp_path / "none.toml")]) == 2
-    assert "No such file" in capsys.readouterr().err
-    assert __main__.main(["--grid", str(tmp_path / "none.toml"), "seed=1"]) == 2
-    assert "--grid takes the notebook and its parameters from the file, not 'seed=1'" in capsys.readouterr().err
+    assert says in said and said.count("\n") == 1 and not (tmp_path / "build").exists()
 
 
 @pytest.fixture
@@ -240,14 +217,9 @@ def check_page(folder, points):
     page = (folder / "index.html").read_text()
     for link in re.findall(r'(?:href|src)="([^"#]+)"', page):
         assert (folder / link.replace("%3D", "=").replace("%2C", ",")).is_file(), link
-    assert not re.search(r'(?:href|src)="https?:', page) and page.count("<figure>") == 2
-    words = {
-        name: json.loads((folder / "figures" / "data" / f"{name}.json").read_text())
-        for name in ("10_test", "10_test_more")
-    }
-    assert any(point in words["10_test"]["alt"] for point in points) and " at 0.001 (" in words["10_test"]["alt"]
-    assert words["10_test_more"]["alt"] == " ".join(f"{point}: A message of {point[-1]}." for point in points)
-    assert "AUC at 0.001" in page and "0.510 [0.500, 0.600]" in page
+    assert page.count("<figure>") == 2 and "0.510 [0.500, 0.600]" in page
+    words = json.loads((folder / "figures" / "data" / "10_test_more.json").read_text())
+    assert words["alt"] == " ".join(f"{point}: A message of {point[-1]}." for point in points)
 
 
 @pytest.mark.long
@@ -260,25 +232,79 @@ def test_a_failed_point_does_not_end_the_others(call, tmp_path):
     (folder,) = (path for path in (tmp_path / "build").iterdir() if path.is_dir())
     points = pd.read_csv(folder / "points.csv")
     assert points["status"].tolist() == ["failed", "done"] and points["error"][0] == said
-    page = (folder / "index.html").read_text()
-    assert "1 failed" in page and said in page and "trials%3D0.html" in page
     assert set(pd.read_csv(folder / "sweep.csv")["trials"]) == {1}
     assert run(call, "trials=0,1", "seed=3").returncode == 1
     assert ran(tmp_path) == ["3 0", "3 0", "3 1"]  # the failed point alone is tried again
 
 
-def test_the_time_of_a_plan_is_of_the_nearest_record(here, tmp_path, capsys):
-    values = {
-        name: parameter.default for name, parameter in read_notebook(tmp_path / "10_test.ipynb").parameters.items()
-    }
-    record = {"notebook": "10_test", "seconds": 110.0, "peak_mib": 100, "source": "run here"}
-    steps = ["other 1 10.00", "trials 50 100.00"]
-    (tmp_path / RECORDS).write_text(json.dumps([record | {"parameters": values | {"trials": 5}, "steps": steps}]))
-    call = ["10_test", "--sweep", "--plan", "--out", str(tmp_path)]
-    assert __main__.main([*call, "trials=5,50", "--jobs", "2"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[1].split() == ["trials=5", "110", "s", "run", "here"]
-    assert lines[2].split() == ["trials=50", "16.8", "min", "run", "here,", "with", "other", "trials"]
-    assert lines[3].startswith("in all about 16.8 min, 2 at a time")
-    assert __main__.main([*call, "seed=0,1", "trials=5", "stop=3"]) == 0
-    assert capsys.readouterr().out.count("no record with these fixed parameters") == 2
+PAGE = (ROOT / "docs" / "sweeps.md").read_text()
+SHELL = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
+(TOML,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+# Stands for the run of the notebooks: all is checked up to there; what would run is written as their table would be.
+INSTEAD = """
+import sys
+import reproduce.__main__ as program
+
+def run_sweep(sweep, notebooks, folder, options):
+    lines = ["point,trials,seed,figure,model,ber,auc,share"]
+    for point in sweep.points:
+        p = sweep.parameters(point)
+        values = f'"{point}",{p["trials"]},{p["seed"]}'
+        lines += [f"{values},03_ber_sweep,{model},{ber},0.{p['seed']}," for model in p["models"] for ber in p["bers"]]
+        lines += [f"{values},03_ber_sweep_scores,,,,0.5"]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "sweep.csv").write_text("\\n".join(lines))
+    return 0
+
+program._run_sweep = run_sweep
+assert sys.argv[1:3] == ["-m", "reproduce"], sys.argv
+sys.exit(program.main(sys.argv[3:]))
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A folder in which `.venv/bin/python -m reproduce` runs no notebook."""
+    (tmp_path / "instead.py").write_text(INSTEAD)
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{tmp_path}/instead.py" "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "src")]))
+    monkeypatch.delenv("DRSROBUST_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def bash(script):
+    done = subprocess.run(["bash", "-eu", "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_sweep_its_file_and_the_reading_of_its_table(checkout, capsys):
+    """The file is the sweep of the command line, so its results lie in the same folder."""
+    command, file = (script for script in SHELL if "#SBATCH" not in script)
+    bash(f"{command.strip()} --out build")
+    (table,) = checkout.glob("build/laptop-sweep-*/sweep.csv")
+    written = table.read_text()
+    table.unlink()
+    (checkout / "sweep.toml").write_text(TOML)
+    bash(f"{file.strip()} --out build")
+    assert table.read_text() == written and "trials=50,seed=2" in written
+    exec(compile(PYTHON[0], "sweeps.md", "exec"), {})
+    printed = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    assert {tuple(line[-3:]) for line in printed} == {("0.1", "0.0", "0.2")}
+    assert [line[:2] for line in printed if len(line) > 4] == [["20", "dlrm"], ["50", "dlrm"]]
+
+
+def test_its_calls_are_understood():
+    """Every `python -m reproduce` of the page names notebooks and parameters that there are."""
+    from reproduce.notebooks import all_notebooks, parse_assignment
+
+    notebooks = all_notebooks()
+    calls = re.findall(r"-m reproduce (\d\d_\w+)(.*)", PAGE)
+    assert calls
+    for name, rest in calls:
+        for quoted, word in re.findall(r"'(\w+=[^']+)'|(?<!\")\b(\w+=[\w,.]+)", rest):
+            parse_assignment(quoted or word, notebooks[name])

@@ -1,5 +1,7 @@
 """One-error campaigns split by layer and class of bits, against what plain draws over everything give."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +11,8 @@ from drsrobust.campaign import Campaign
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import FixedCount, resolve
 from drsrobust.statistics.pvf import pvf
-from drsrobust_study import components
+from drsrobust_extras.pages import plots
+from drsrobust_study import components, figures
 
 METRICS = ["decision_changed", "list_changed", "score_changed"]
 
@@ -22,10 +25,6 @@ def test_parts_are_a_partition(trained):
     assert partition.groupby("layer")["bit_class"].nunique().eq(5).all()
     for row in partition.sample(6, random_state=0).itertuples():
         assert FixedCount(1, bits=row.bits).eligible(resolve(trained, row.target)).bits == row.eligible
-    with pytest.raises(ValueError, match="takes some rows of a tensor; layer_partition needs whole tensors"):
-        from drsrobust.injection import Rows
-
-        components.layer_partition(trained, Rows("user", [1, 2]))
 
 
 @pytest.fixture(scope="module")
@@ -167,8 +166,59 @@ def test_effects_over_trainings():
 
 def test_bad_tables(evaluator, campaigns):
     partition, table, _ = campaigns
-    with pytest.raises(ValueError, match=r"table has no trial of FixedCount.* run single_errors\(partition\)"):
-        components.stratified_pvf(table[table["target"] != table["target"].iloc[0]], partition, evaluator.rows)
     two = pd.concat([table, table.assign(model="other")])
-    with pytest.raises(ValueError, match="must hold trials of one model, got 2"):
-        components.stratified_loss(two, partition, evaluator.rows)
+    for wrong, says in ((table[table["target"] != table["target"].iloc[0]], "FixedCount"), (two, "one model, got 2")):
+        with pytest.raises(ValueError, match=says):
+            components.stratified_loss(wrong, partition, evaluator.rows)
+
+
+def ends(value, name):
+    return {name: value, f"{name}_low": value / 2, f"{name}_high": 2 * value}
+
+
+def test_mlps_against_tables_by_training():
+    rows = []
+    for seed, part, loss in itertools.product((0, 1), ("mlp", "table", "cross"), (1e-4,)):
+        loss *= {"mlp": 100, "table": 1, "cross": 0}[part] * (1 + seed)
+        share = {"mlp": 0.7, "table": 0.2, "cross": 0.1}[part]
+        row = {"model": "dcn", "dataset": "d", "part": part, "train_seed": seed, "bits": 9, "share": 0.5, "n": 60}
+        rows.append(row | ends(loss, "auc_drop") | {"auc_drop_error": loss / 9, "loss_share": share})
+    data = figures.part_losses_data(pd.DataFrame(rows))
+    axes = plots.new_panels(2)
+    figures.part_losses(data, axes[0])
+    figures.part_losses(data, axes[1], quantity="loss_share")
+    drawn = [line.get_xdata().tolist() for line in axes[0].lines]
+    assert drawn == [pytest.approx(x) for x in ([1e-2, 2e-2], [1.5e-2], [1e-4, 2e-4], [1.5e-4])]
+    assert [patch.get_width() for patch in axes[1].patches] == pytest.approx([0.7, 0.2, 0.1])
+    assert [patch.get_x() for patch in axes[1].patches] == pytest.approx([0, 0.7, 0.9])
+
+
+def test_layers_per_error_and_in_total():
+    names = ["component", "layer", "bits", "share"]
+    rows = [("embedding", "embedding user", 900, 0.9), ("over_mlp", "over_mlp 1", 100, 0.1)]
+    frame = pd.DataFrame(rows, columns=names).assign(model="dlrm", dataset="d", n=300, **ends(1e-5, "auc_drop"))
+    frame.loc[1, ["auc_drop", "auc_drop_low", "auc_drop_high"]] = [1e-3, 5e-4, 2e-3]
+    frame.loc[2] = frame.loc[0]
+    frame.loc[2, ["layer", "auc_drop", "auc_drop_low", "auc_drop_high"]] = ["embedding zip", 0.0, -1e-5, 8e-6]
+    data = figures.layer_loss_data(frame)
+    assert data["layer"].tolist() == ["over_mlp 1", "embedding user", "embedding zip"]
+    assert data["total"].tolist() == pytest.approx([1e-4, 9e-6, 0.0])
+    axes = plots.new_panels(2)
+    figures.layer_loss(data, axes[0])
+    figures.layer_loss(data, axes[1], quantity="total")
+    arrows = [line for line in axes[0].lines if line.get_marker() == "<" and len(line.get_xdata())]
+    assert [line.get_xdata().tolist() for line in arrows] == [[8e-6]]  # what is not above 0 shows its upper end
+
+
+def test_rows_read_often_and_seldom():
+    rows = []
+    for table, kind, k in itertools.product(("movie", "user"), ("hot 0.01", "cold 0.99"), (1, 100)):
+        target = f"Rows({table}, {kind} of 0123abcd4567)"
+        rows.append({"model": "dlrm", "dataset": "d", "error_model": f"FixedCount(k={k})", "target": target})
+        rows[-1] |= {"error_kind": "FixedCount", "error_count": k, "target_table": table}
+        rows[-1] |= {"target_rows": kind.split()[0], "target_share": float(kind.split()[1])}
+        rows[-1] |= {"ber": k / 1e5, "n": 20} | ends(1e-5 * k, "auc_drop")
+    rows.append(rows[0] | {"target": "embedding", "target_table": None})
+    data = figures.row_loss_data(pd.DataFrame(rows))
+    assert data["rows"].unique().tolist() == ["1 % most read", "99 % least read"] and len(data) == 8
+    assert data["errors"].tolist() == [1, 100] * 4

@@ -1,8 +1,14 @@
-import re
+"""What notebooks check and say: parameters, provenance, captions."""
 
+import re
+from dataclasses import replace
+
+import pandas as pd
 import pytest
 
-from drsrobust_study import notebook
+import drsrobust as dr
+from drsrobust_study.captions import details, single_error_details
+from drsrobust_study.components import layer_partition, single_errors
 from drsrobust_study.notebook import check_parameters, provenance
 
 
@@ -18,40 +24,24 @@ def test_values_that_fit(value, annotation):
     check(value, annotation)
 
 
-@pytest.mark.parametrize(
-    ("value", "annotation", "says"),
-    [
-        ("1e-5", float, r"parameter 'own' is '1e-5' \(str\); it must be float\. In YAML 1e-5 is text; write 1\.0e-5;"),
-        (["1e-6"], list[float], r"'own' is \['1e-6'\] \(list\).*float\]\. In YAML 1e-6 is text; write 1\.0e-6$"),
-        ([1.0, "2.5e6"], list[float], r"In YAML 2\.5e6 is text; write 2\.5e\+6$"),
-        ([["-1E3"]], list[list[float]], r"In YAML -1E3 is text; write -1\.0e\+3$"),
-        (["1e3"], list[int], r"must be list\[int\]\. In YAML write 1\.0e-5, not 1e-5$"),
-        ("a", list[str], r"must be list\[str\].*python -m reproduce NOTEBOOK"),
-        ([3, "a"], list[str], r"it must be list\[str\]$"),
-        ("[1]", list[int], r"must be list\[int\].*python -m reproduce NOTEBOOK 'own=\.\.\.'"),
-        (1.5, int, r"'own' is 1.5 \(float\); it must be int"),
-        (True, int, r"True \(bool\); it must be int"),
-        (True, float, r"must be float"),
-        ("true", bool, r"must be bool"),
-        ([1, "x"], list[int], r"must be list\[int\]"),
-        (3, str | None, r"must be str \| None"),
-    ],
-)
-def test_values_that_do_not(value, annotation, says):
-    with pytest.raises(TypeError, match=says):
+MISFITS = [("1e-5", float), (["1e-6"], list[float]), ([1.0, "2.5e6"], list[float]), ([["-1E3"]], list[list[float]])]
+MISFITS += [(["1e3"], list[int]), ("a", list[str]), ([3, "a"], list[str]), ("[1]", list[int]), (1.5, int), (True, int)]
+MISFITS += [(True, float), ("true", bool), ([1, "x"], list[int]), (3, str | None)]
+
+
+@pytest.mark.parametrize(("value", "annotation"), MISFITS)
+def test_values_that_do_not(value, annotation):
+    with pytest.raises(TypeError) as caught:
         check(value, annotation)
+    kind = getattr(annotation, "__name__", "") if isinstance(annotation, type) else str(annotation)
+    assert f"'own' is {value!r} ({type(value).__name__})" in str(caught.value) and kind in str(caught.value)
 
 
-def test_the_numbers_that_hints_name_are_numbers_to_yaml():
-    yaml = pytest.importorskip("yaml")
-    for text in ("1e-6", "2.5e6", "-1E3", "1e+5"):
-        assert yaml.safe_load(f"[{text}]") == [text]
-        assert yaml.safe_load(f"[{notebook._as_number(text)}]") == [float(text)]
-
-
-def test_an_unknown_data_set():
-    with pytest.raises(ValueError, match=r"unknown data set 'movielens-1n'; did you mean 'movielens-1m'"):
-        check_parameters({"__annotations__": {"dataset": str}, "dataset": "movielens-1n"})
+@pytest.mark.parametrize("text, number", [("1e-5", "1.0e-5"), ("2.5e6", "2.5e+6"), ("-1E3", "-1.0e+3")])
+def test_numbers_that_are_text_to_yaml_have_a_hint(text, number):
+    for value, annotation in ((text, float), ([text], list[float]), ([[text]], list[list[float]])):
+        with pytest.raises(TypeError, match=re.escape(f"In YAML {text} is text; write {number}")):
+            check(value, annotation)
 
 
 def test_data_that_are_not_there(tmp_path, monkeypatch):
@@ -97,9 +87,34 @@ def test_the_traceback_of_a_refused_value_ends_in_the_notebook(shell, capsys):
     assert "errors = dr.BitFlip(ber=2)" in refused
     assert "ArgumentError: ber must be a number from 0 to 1, got 2" in refused
     assert "error_models.py" not in refused and refused.count("\n") < 9
-    assert not shell.run_cell("model = dr.load_model('dlrn', dr.load_dataset('synthetic-movielens', rows=50))").success
-    refused = capsys.readouterr().out
-    assert "did you mean 'dlrm'?" in refused and "registry.py" not in refused
     # What another library raised, and faults of code, keep the library's entries.
     assert not shell.run_cell("from drsrobust_study import captions\ncaptions.details('x', {'a': 1})").success
     assert "captions.py" in capsys.readouterr().out
+
+
+BASE = {"model": "m", "dataset": "synthetic-movielens/full", "rate": 1e-3, "auc_golden": 0.8}
+
+
+@pytest.fixture
+def summary():
+    return pd.DataFrame([BASE | {"n": n} for n in (3, 1)])
+
+
+def test_data_trials_intervals_and_stress_rates(summary, data):
+    text = details(data.test.head(123), summary, "", "More.")
+    assert text.startswith("Data: synthetic-movielens/full (generated data, not real clicks), 123 of 600 test rows.")
+    assert "m 0.8000" in text and "1 to 3 trials per point" in text and "stress range" in text
+    assert "stress" not in details(data.test, summary.assign(rate=1e-6))
+    other = replace(data.test, dataset="criteo-sample/fields")
+    both = details([data.test, other], pd.concat([summary, summary.assign(dataset=other.dataset, auc_golden=0.7)]))
+    assert both.count("Data: ") == 2 and "m 0.7000" in both and both.count("generated") == 1
+    assert details(data.test).endswith(", 600 test rows.")
+
+
+def test_single_errors(evaluator, tmp_path):
+    options = {"metrics": ["decision_changed"], "trials": 2, "store": tmp_path / "s"}
+    conditions = single_errors(layer_partition(evaluator.model))[:2]
+    table = dr.Campaign(evaluator, conditions=conditions, **options).run(progress=False)
+    assert "2 trials for each layer" in single_error_details(table, evaluator)
+    assert "probability 0.5." in single_error_details(table, evaluator, ["decision_changed"])
+    assert single_error_details(table, evaluator, []).endswith("of stratified samples.")

@@ -1,3 +1,5 @@
+"""Settings, training, and checkpoints that are whole or refused."""
+
 import json
 import sys
 import warnings
@@ -15,6 +17,7 @@ from drsrobust.training.fit import Epoch, last_epoch, warn_if_hardly_learned
 from drsrobust_extras.data.load import load_dataset
 
 MODULE = sys.modules["drsrobust.training.fit"]  # (the package has the function under this name)
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 QUICK = Settings(epochs=2, batch_size=512)
 
 
@@ -52,14 +55,6 @@ def test_the_number_of_threads_changes_nothing(data, tmp_path, monkeypatch, name
     assert found[0] == found[1]
 
 
-def test_early_stopping(data):
-    torch.manual_seed(0)
-    curve = fit(build_model("dlrm", data.schema), data, Settings(epochs=40, batch_size=256, patience=2), progress=False)
-    best = max(range(len(curve)), key=lambda i: curve[i].valid_auc)
-    assert len(curve) - 1 - best >= 2 and len(curve) < 40
-    assert curve[-1].valid_loss > min(epoch.valid_loss for epoch in curve)
-
-
 def curve_of(aucs, losses, nes=None):
     """A learning curve of those validation results."""
     nes = nes or [0.9] * len(aucs)
@@ -95,11 +90,9 @@ def test_training_goes_on_while_the_loss_falls(data, monkeypatch):
 
 def test_a_model_that_has_hardly_learned_warns(data, empty_cache):
     settings = Settings(epochs=1, batch_size=4096)
-    says = r"after epoch 1 the model has hardly learned: its lowest normalised entropy on validation rows is [01]\.\d+, over"
-    with pytest.warns(UserWarning, match=says):
-        load_model("dlrm", data, settings=settings, progress=False)
-    with pytest.warns(UserWarning, match=says) as caught:  # from the cache too
-        load_model("dlrm", data, settings=settings, progress=False)
+    for _ in range(2):  # from the cache too
+        with pytest.warns(UserWarning, match="after epoch 1 the model has hardly learned") as caught:
+            load_model("dlrm", data, settings=settings, progress=False)
     assert [warning.filename for warning in caught] == [__file__]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -108,12 +101,10 @@ def test_a_model_that_has_hardly_learned_warns(data, empty_cache):
 
 def test_divergence_raises(data):
     torch.manual_seed(0)
-    with pytest.raises(
-        RuntimeError, match=r"training diverged in epoch \d+, step \d+ of 2: the loss is nan.*learning_rate"
-    ):
+    with pytest.raises(RuntimeError, match=r"epoch \d+, step \d+ of 2: the loss is nan"):
         fit(build_model("dlrm", data.schema), data, Settings(epochs=9, learning_rate=1e19), progress=False)
     one_class = replace(data, valid=data.valid.take(data.valid.labels == 1))
-    with pytest.raises(ValueError, match="early stopping needs validation rows of both classes"):
+    with pytest.raises(ValueError, match="both classes"):
         fit(build_model("dlrm", data.schema), one_class, QUICK, progress=False)
 
 
@@ -127,8 +118,6 @@ def test_load_model_trains_once(data, empty_cache, monkeypatch):
     assert manifest["test_auc"] == auc(data.test.labels, scores)
     monkeypatch.setattr("drsrobust.training.load.fit", lambda *_, **__: pytest.fail("trained again"))
     assert state_digest(load_model("dlrm", data, settings=QUICK, progress=False)) == manifest["state"]
-    with pytest.raises(ValueError, match=r"unknown model 'dlrn'; did you mean 'dlrm'\?"):
-        load_model("dlrn", data)
 
 
 def test_other_settings_are_another_checkpoint(data, empty_cache):
@@ -136,30 +125,15 @@ def test_other_settings_are_another_checkpoint(data, empty_cache):
     two = load_model("dlrm", data, settings=QUICK, sizes={"over_mlp": [8, 1]}, progress=False)
     assert one.manifest["state"] != two.manifest["state"]
     assert two.over_arch.model[1].weight.shape == (1, 8)
+    same = load_model("dlrm", data, settings=QUICK, sizes={"over_mlp": (np.int64(8), 1)}, progress=False)
+    assert same.manifest == two.manifest and len(list((empty_cache / "checkpoints").glob("*/"))) == 2
     other = load_dataset("synthetic-movielens/full", rows=600)
     assert load_model("dlrm", other, settings=QUICK, progress=False).manifest["data"] == other.fingerprint
-
-
-def test_numbers_of_numpy_and_tuples_will_do(data, empty_cache):
-    settings = Settings(epochs=np.int64(2), batch_size=512, learning_rate=np.float32(1e-3))
-    one = load_model("dlrm", data, settings=settings, sizes={"over_mlp": (np.int64(8), 1)}, progress=False)
-    two = load_model("dlrm", data, settings=settings, sizes={"over_mlp": [8, 1]}, progress=False)
-    assert one.manifest == two.manifest and len(list((empty_cache / "checkpoints").glob("*/"))) == 1
-    with pytest.raises(TypeError):
-        Settings(epochs=1.5)
 
 
 def test_test_rows_of_one_class_have_no_auc(data, empty_cache):
     clicked = replace(data, test=data.test.take(data.test.labels == 1))
     assert load_model("dlrm", clicked, settings=QUICK, progress=False).manifest["test_auc"] is None
-
-
-def test_parameters_that_share_memory_train(data):
-    torch.manual_seed(0)
-    model = build_model("wide_deep", data.schema, deep_mlp=(16, 16))
-    model.deep[4].weight = torch.nn.Parameter(torch.zeros(16, 16))
-    model.deep[4].bias = torch.nn.Parameter(model.deep[0].bias.data)
-    assert len(fit(model, data, QUICK, progress=False)) == 2
 
 
 @pytest.fixture
@@ -224,3 +198,45 @@ def test_dlrm_on_real_movielens(real_data):
     settings = replace(default_settings("dlrm", data.train.dataset), epochs=1)
     model = load_model("dlrm", data, settings=settings, progress=False)
     assert model.manifest["test_auc"] > 0.78
+
+
+def test_plain_numbers_whatever_was_given():
+    settings = Settings(epochs=np.int64(2), learning_rate=np.float32(0.5), table_learning_rate=np.float64(0.25))
+    values = settings.epochs, settings.learning_rate, settings.table_learning_rate
+    assert [type(value) for value in values] == [int, float, float]
+
+
+REFUSED = [("batch_size", 1), ("table_learning_rate", -1), ("weight_decay", -1e-6), ("patience", 0)]
+REFUSED += [("table_optimizer", "rowwise"), ("precision", "float16")]
+
+
+@pytest.mark.parametrize(("name", "value"), REFUSED)
+def test_what_makes_no_sense_is_refused(name, value):
+    with pytest.raises(ValueError, match=f"{name}.*{value}"):
+        Settings(**{name: value})
+
+
+def test_weight_decay_of_tables():
+    assert Settings(weight_decay=1e-4).table_weight_decay == 1e-4
+    assert Settings(weight_decay=1e-4, table_optimizer="adagrad").table_weight_decay == 0
+    with pytest.raises(ValueError, match="table_weight_decay .* 1e-06"):
+        Settings(table_optimizer="sgd", table_weight_decay=1e-6)
+
+
+@needs_gpu
+@pytest.mark.parametrize("more", [{}, {"table_optimizer": "rowwise_adagrad"}, {"precision": "bfloat16"}], ids=str)
+def test_learns_what_a_cpu_learns(data, more):
+    aucs = []
+    for device in ("cpu", "cuda"):
+        torch.manual_seed(0)
+        model = build_model("dlrm", data.schema).to(device)
+        aucs.append(fit(model, data, Settings(epochs=3, batch_size=256, **more), progress=False)[-1].valid_auc)
+        assert {parameter.device.type for parameter in model.parameters()} == {device}
+    assert abs(aucs[0] - aucs[1]) < 0.02
+
+
+@needs_gpu
+def test_the_cached_model_is_on_the_cpu(data, empty_cache):
+    model = load_model("wide_deep", data, settings=Settings(epochs=1, batch_size=512), progress=False)
+    assert model.manifest["device"] == "cuda" and {p.device.type for p in model.parameters()} == {"cpu"}
+    assert np.isfinite(score(model, padded_batches(data.test), len(data.test))).all()
