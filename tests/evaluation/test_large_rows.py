@@ -179,7 +179,7 @@ def test_metrics_part_by_part(small_parts, monkeypatch):
     random = np.random.default_rng(0)
     labels, golden = (random.random(2000) < 0.3).astype(np.float32), random.standard_normal(2000, np.float32)
     parts = BaselineMetrics(labels, golden, 0.3, compare="probability")
-    results = [(parts.headline(scores), log_loss(labels, scores, 0.3)) for scores in kinds_of_scores(2000)]
+    results = [(parts.of_clicks(scores), log_loss(labels, scores, 0.3)) for scores in kinds_of_scores(2000)]
     arrays = incremental._arrays(parts) | incremental._arrays(parts._pairs)
     monkeypatch.undo()
     whole = BaselineMetrics(labels, golden, 0.3, compare="probability")
@@ -187,7 +187,7 @@ def test_metrics_part_by_part(small_parts, monkeypatch):
     assert arrays.keys() == expected.keys() and len(arrays) == 9
     assert all(array.tobytes() == expected[name].tobytes() for name, array in arrays.items())
     for (headline, loss), scores in zip(results, kinds_of_scores(2000), strict=True):
-        assert headline == whole.headline(scores) and loss == log_loss(labels, scores, 0.3) == headline[1]
+        assert headline == whole.of_clicks(scores) and loss == log_loss(labels, scores, 0.3) == headline[1]
 
 
 @pytest.mark.parametrize("name", ["golden", "_compared", "_factors", "_probabilities", "_clicks", "_others", "_won"])
@@ -211,7 +211,7 @@ def test_memory_of_metrics():
     tracemalloc.start()
     try:
         metrics = BaselineMetrics(labels, golden, 0.25, compare="probability")
-        metrics.headline(golden + np.float32(1))
+        metrics.of_clicks(golden + np.float32(1))
         metrics.check(golden)
         constant = 80 * AUC.RANGE + 100 * incremental.BLOCK
         assert 30 * n < tracemalloc.get_traced_memory()[1] + 8 * n < 60 * n + constant

@@ -39,7 +39,7 @@ def across_models(
 
     Returns:
         one row per condition, in the order of their first rows, with `train_seeds`, the number of models. Of several models `n`
-        and `raised` trials are sums, other numbers means; of one the row is as it was, and its interval holds for this model.
+        is the sum, other numbers are means; of one the row is as it was, and its interval holds for this model.
 
     Raises:
         ValueError: a frame with two rows of one condition, as of mitigations with one label.
