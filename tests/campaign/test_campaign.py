@@ -1,17 +1,19 @@
 import copy
+import time
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from drsrobust.campaign import Campaign, StoreError, decades
+from drsrobust.campaign import Campaign, StoreError, decades, schedule
 from drsrobust.campaign import trial as running
 from drsrobust.campaign.trial import SCHEMA
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import AppliedMap, BitFlip, FixedCount, Injection, SingleBit, applied_maps, inject, resolve
 from drsrobust.mitigation import NaNGuard
 from tests.conftest import long_but
+from tests.processes import start
 
 # fmt: off
 COLUMNS = [
@@ -243,3 +245,41 @@ def test_a_model_whose_tensors_moved_is_hit_where_they_are_now(data, trained, tm
     assert moved.run(progress=False).equals(expected) and (expected["auc_drop"] != 0).all()
     with pytest.raises(ValueError, match="of a tensor that was replaced since it was resolved"):
         Injection(model, [(old.error_model, old.space)], seed=1)
+
+
+def run_in_small_chunks(folder):
+    """In a process of its own."""
+    from drsrobust.evaluation import Evaluator
+    from drsrobust.training import Settings, load_model
+    from drsrobust_extras.data.load import load_dataset
+
+    schedule.SHORTEST_CHUNK = 0.02
+    data = load_dataset("synthetic-movielens/full", rows=6000)
+    model = load_model("dlrm", data, settings=Settings(epochs=2, batch_size=512), progress=False)
+    Campaign(Evaluator(model, data.test), store=folder, **KILLED).run(progress=False)
+
+
+KILLED = {"errors": [BitFlip(1e-4), BitFlip(1e-3)], "targets": ["all", "mlp"], "trials": 150}
+
+
+@pytest.mark.long
+def test_kill_9_loses_and_doubles_nothing(evaluator, tmp_path):
+    """A campaign killed again and again ends with the table of one that was left alone."""
+
+    def chunks():
+        return len(list((tmp_path / "killed").glob("*.parquet")))
+
+    for pause in (0.0, 0.02):
+        before = chunks()
+        child = start(run_in_small_chunks, tmp_path / "killed")
+        while chunks() < before + 2:  # it goes on where it was
+            assert child.is_alive()
+            time.sleep(0.005)
+        time.sleep(pause)
+        child.kill()
+        child.join()
+    stored, found = chunks(), {}
+    for name in ("killed", "whole"):
+        found[name] = Campaign(evaluator, store=tmp_path / name, **KILLED).run(progress=False).to_csv(index=False)
+    assert found["killed"] == found["whole"] and chunks() > stored
+    assert not list((tmp_path / "killed").glob(".*.part"))

@@ -1,5 +1,7 @@
 """Stores of many chunks: joined when they are opened for writing, whatever kills the process in between."""
 
+import os
+import signal
 import time
 from pathlib import Path
 from random import Random
@@ -170,3 +172,37 @@ def test_a_damaged_chunk_is_not_joined(tmp_path):
     with here.writing(), pytest.raises(StoreError, match="is damaged .* its trials are computed again"):
         here.compact()
     assert chunks(here.folder) == before
+
+
+def compact(folder, seconds):
+    """Compacts a store, whose disk is slow."""
+    for name in ("fsync", "unlink"):
+        done = getattr(os, name)
+        setattr(os, name, lambda *arguments, done=done: (time.sleep(seconds), done(*arguments)))
+    here = store(folder)
+    with here.writing():
+        here.compact()
+
+
+@pytest.mark.long
+def test_kill_9_while_it_is_compacted(tmp_path):
+    """At twelve moments: each trial stays, once; what a reader sees meanwhile is all of them."""
+    random, cut = Random(3), 0
+    for turn in range(12):
+        here = filled(tmp_path / f"s{turn}", n=8)
+        table, before = here.read(), chunks(here.folder)
+        child = process_context().Process(target=compact, args=(here.folder, 0.004), daemon=True)
+        child.start()
+        end = time.monotonic() + 30
+        while chunks(here.folder) == before and time.monotonic() < end:
+            assert here.read().equals(table)
+        time.sleep(random.uniform(0, 0.05))
+        child.kill()
+        child.join()
+        left = chunks(here.folder)
+        cut += child.exitcode == -signal.SIGKILL and len(left) > 2
+        assert left != before and here.read().equals(table)
+        with here.writing():
+            here.compact()
+        assert here.read().equals(table) and len(chunks(here.folder)) == 2
+    assert cut >= 3
