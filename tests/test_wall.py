@@ -78,7 +78,7 @@ def test_stubs_are_written_from_the_table():
 DOORS = {
     "inject": (["injection.inject"], 5_440),
     "Evaluator": (["evaluation.evaluator"], 11_980),
-    "Campaign": (["campaign.campaign"], 17_560),
+    "Campaign": (["campaign.campaign"], 17_700),
     "everyday": (
         [
             *("campaign.campaign", "injection.bit_errors", "injection.rows"),
@@ -86,7 +86,7 @@ DOORS = {
             *("models.dlrm", "models.registry", "statistics.pvf", "statistics.recovery", "training.load"),
             *("_extras.data.own_batches", "_extras.data.own_rows"),
         ],
-        22_400,
+        22_560,
     ),
 }
 

@@ -157,6 +157,7 @@ class Campaign(StoredTrials):
         evaluator.check_numerics()
         self.evaluator = evaluator
         self.headlines = Headline.without_errors(evaluator.golden, [*golden])
+        self._headline = next(iter(self.headlines), None)
         self._scheduled = ("condition", "trial", *(each.name for each in self.headlines[:1]), "seconds")
         self._critical_bits = _critical_bits(sampling)
         self.conditions = self._grid()
@@ -365,13 +366,9 @@ class Campaign(StoredTrials):
         table = super()._described(stored)
         for headline in self.headlines:
             if headline.drop not in table:
-                table[headline.golden_column] = headline.golden
+                table[f"{headline.name}_golden"] = headline.golden
                 table[headline.drop] = headline.loss(table[headline.name])
         return table
-
-    @property
-    def _headline(self) -> Headline | None:
-        return self.headlines[0] if self.headlines else None
 
     @property
     def name(self) -> str:

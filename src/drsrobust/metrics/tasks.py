@@ -160,12 +160,10 @@ class MultiMetrics:
     def auc_parts(self, scores: np.ndarray) -> np.ndarray | None:
         """Each row's part of the error over rows of the mean AUC of scores [n, T], float64 [n]."""
         every = np.zeros(scores.shape)  # 0 where a label was not observed
-        for t, metrics in enumerate(self._by_task.values()):
-            rows = self._observed[t]
-            if (part := metrics.auc_parts(_of_rows(scores[:, t], rows))) is None:
-                return None
-            every[slice(None) if rows is None else rows, t] = part
-        return every.mean(axis=1)
+        for t, (metrics, rows) in enumerate(zip(self._by_task.values(), self._observed, strict=True)):
+            part = metrics.auc_parts(_of_rows(scores[:, t], rows))
+            every[slice(None) if rows is None else rows, t] = np.nan if part is None else part
+        return None if np.isnan(every).any() else every.mean(axis=1)
 
     def check_name(self, name: str) -> None:
         """Raises ValueError for an unknown name or task."""

@@ -54,11 +54,6 @@ class Headline:
         return self.name.upper() if self.name == "auc" else self.name
 
     @property
-    def golden_column(self) -> str:
-        """The column of `golden`."""
-        return self.name + _GOLDEN
-
-    @property
     def drop(self) -> str:
         """The column of the loss."""
         return self.name + _DROP
@@ -77,11 +72,6 @@ class Headline:
     def bounds(self) -> tuple[float, float]:
         """The least and the greatest possible value."""
         return BOUNDS[_base(self.name)]
-
-    @property
-    def change_bounds(self) -> tuple[float, float]:
-        """The least and the greatest possible difference of two values."""
-        return self.bounds[0] - self.bounds[1], self.bounds[1] - self.bounds[0]
 
     def bounds_of(self, column: str) -> tuple[float, float]:
         """The least and the greatest possible number in one of `columns`."""

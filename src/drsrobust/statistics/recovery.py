@@ -45,7 +45,7 @@ def recovery(table: "pd.DataFrame", *, confidence: float = CONFIDENCE, metric: s
 
     Raises:
         ValueError: trials without a headline, or without this one, a condition without unprotected trials, mitigations with
-            other trials than these, duplicate trials, several trained models or sets of rows in one condition, or no mitigation.
+            other trials than these, duplicate trials, several trained models or sets of rows in a condition, or no mitigation.
     """
     import pandas as pd
 
@@ -123,13 +123,15 @@ def _numbers(pairs: "pd.DataFrame", headline: Headline, confidence: float) -> di
     raised = pairs[["protected", "faulty"]].isna().any(axis=1)
     faulty_losses = headline.loss(pairs["faulty"].to_numpy())
     strata = Strata.of(pairs.assign(outcome=np.where(raised, "raised", "ok")), faulty_losses)
-    row = {"n": len(pairs), "raised": strata.mean(raised.to_numpy(float)), headline.golden_column: headline.golden}
+    row = {"n": len(pairs), "raised": strata.mean(raised.to_numpy(float)), f"{headline.name}_golden": headline.golden}
     values = _values(pairs[["protected", "faulty"]].mask(raised, axis=0), headline)
     worst_value = headline.worst_of(headline.name)
     least = _values(pairs.fillna({"protected": worst_value, "faulty": headline.golden}), headline)
     worst = _values(pairs.fillna({"protected": worst_value, "faulty": worst_value}), headline)
     worst |= {"gained": least["gained"]}
-    for name, bound in _bounds(headline).items():
+    low, high = headline.bounds
+    bounds = {name: headline.bounds for name in values} | {"gained": (low - high, high - low)}
+    for name, bound in (bounds | {"lost": headline.bounds_of(headline.drop)}).items():
         mean, low, high = strata.mean_interval(values[name], bound, confidence)
         if row["raised"]:
             _, lowest, highest = strata.mean_interval(worst[name], bound, confidence)
@@ -175,16 +177,6 @@ def _values(pairs: "pd.DataFrame", headline: Headline) -> dict[str, np.ndarray]:
         headline.name: protected,
         "gained": gained,
     }
-
-
-def _bounds(headline: Headline) -> dict[str, tuple[float, float]]:
-    """The least and the greatest possible number of each of `_values`."""
-    ends = {
-        "lost": headline.bounds_of(headline.drop),
-        f"{headline.name}_faulty": headline.bounds,
-        headline.name: headline.bounds,
-    }
-    return ends | {"gained": headline.change_bounds}
 
 
 def _share(strata: Strata, values: dict[str, np.ndarray], confidence: float) -> tuple[float, float, float]:

@@ -63,13 +63,13 @@ def summarise(
         mean over the trials that have it, `_low` and `_high` (see `Strata.mean_interval`; of headlines and their losses
         the worse end counts a trial whose model raised as the worst value, an AUC of 0; the ends of metrics in `bounds` count
         missing values as the bound), its two parts `_maps_low`, `_maps_high` (over error maps alone) and `_rows` (standard
-        error over rows; NaN: unknown, as of other metrics than `auc` and `auc_drop`, of rankings, streams and tables of version
-        0.8, and where no trial changed the order of any rows), and the quantiles `_q10`, `_q90`; `auc_drop_bound`, if
+        error over rows; NaN: unknown, as of other metrics than `auc` and `auc_drop`, of rankings, streams and tables of
+        version 0.8, and where no trial changed the order of any rows), and the quantiles `_q10`, `_q90`; `auc_drop_bound`, if
         `auc_drop` is among them, an upper bound of its mean over error maps that assumes nothing of the losses that were not
-        seen (95 %, raised trials lose all); `realised`, the rate that was drawn (events over sites of all trials), with the central 99.9 % range
-        `realised_low`, `realised_high` of Binomial(sites, rate) if the error model has a rate; `trials_harmed`, the share of
-        trials that lost over 0.001 of the headline or raised, with `_low` and `_high` (95 %, Wilson; NaN without one). `attrs`
-        describe the intervals.
+        seen (95 %, raised trials lose all); `realised`, the rate that was drawn (events over sites of all trials), with the
+        central 99.9 % range `realised_low`, `realised_high` of Binomial(sites, rate) if the error model has a rate;
+        `trials_harmed`, the share of trials that lost over 0.001 of the headline or raised, with `_low` and `_high` (95 %,
+        Wilson; NaN without one). `attrs` describe the intervals.
 
     Raises:
         ValueError: a trial that the table holds twice; a metric that the table does not have, or with a value outside its

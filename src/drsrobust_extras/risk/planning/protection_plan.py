@@ -299,11 +299,14 @@ class Plan:
             name: protected[headline.drop].to_numpy(float, na_value=most)
             for name, protected in trials.groupby("mitigation", sort=False)
         }
-        protected, over, bounds = trials[trials["mitigation"] == self.name], [], headline.change_bounds
+        protected, over = trials[trials["mitigation"] == self.name], []
+        most_gained = headline.bounds[1] - headline.bounds[0]
         for name in summary["mitigation"]:  # an interval that few large differences decide is Stringer's
             difference = lost[name] - lost[self.name]
             strata = Strata.of(protected, np.abs(difference))
-            over.append(strata.mean_interval(difference, bounds) if name != self.name else (0.0, 0.0, 0.0))
+            over.append(
+                strata.mean_interval(difference, (-most_gained, most_gained)) if name != self.name else (0.0, 0.0, 0.0)
+            )
         costs = trials.drop_duplicates("mitigation").set_index("mitigation")[list(_ABOUT)]
         table = summary[["mitigation", "n", *(f"{headline.drop}{end}" for end in ENDS)]].join(costs, on="mitigation")
         table[[f"over_plan{end}" for end in ENDS]] = over
