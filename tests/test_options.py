@@ -47,8 +47,11 @@ def sources():
         yield from ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
     for path in PAGES:
         yield from re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL)
-    for folder in ("src/drsrobust_study", "reproduce", "benchmarks"):
+    for folder in ("src/drsrobust_study", "reproduce", "benchmarks", "tests/users"):
         yield from (path.read_text() for path in (ROOT / folder).rglob("*.py"))
+    for path in (ROOT / "tests" / "users").glob("*.toml"):
+        text = path.read_text()
+        yield "\n".join(f"read_campaign(**{{{key!r}: 0}})" for key in re.findall(r"^(\w+) *=", text, re.MULTILINE))
 
 
 def settings():

@@ -60,14 +60,14 @@ SCRIPT = """
 import sys, torch
 from torch import nn
 import drsrobust as dr
-import drsrobust.campaign.stored_trials as stored_trials
+from drsrobust.campaign import stored_trials, trial
 print("once")
 torch.manual_seed(0)  # a worker that imports this makes the same campaign
 x = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
 data = dr.data.from_batches([(x, (x.sum(1) > 0).float())])
 evaluator = dr.Evaluator(nn.Linear(8, 1), data, forward=lambda model, batch: model(batch[0]))
 campaign = dr.Campaign(evaluator, errors=dr.BitFlip(1e-2), trials=int(sys.argv[2]), store=sys.argv[1])
-stored_trials.MIN_SECONDS_FOR_PROCESSES = 0.0
+stored_trials.MIN_SECONDS_FOR_PROCESSES = trial.TRIED = 0.0
 stored_trials.cores = lambda: 2
 """
 RUN = (
@@ -81,7 +81,7 @@ GUARDED = "if __name__ == '__main__':\n    " + RUN.replace("\n", "\n    ")
     ("text", "trials", "workers", "lines", "error"),
     [
         (RUN, "10", "2", ["once"], r"script.py:\d+ would run again in each worker process.*__main__"),
-        (RUN, "2000", "None", ["once", "2000 trials"], "in this process alone: .*would run again"),
+        (RUN, "2000", "None", ["once", "2000 trials"], "run in this process alone: .*would run again"),
         (GUARDED, "10", "2", ["once", "10 trials"], None),
     ],
     ids=["unguarded", "unguarded, no workers asked for", "guarded"],

@@ -211,7 +211,7 @@ def test_another_machine_is_compared_within_a_tolerance(rows, tmp_path, monkeypa
     with pytest.warns(UserWarning, match="made with other processor; .* agree within 1e-06 in AUC"):
         pd.testing.assert_frame_equal(made(rows, **options).run(progress=False), table)
     monkeypatch.setenv("DRSROBUST_TEST_LIMIT", "4")
-    with pytest.raises(StoreError, match=r"give \(made with other processor\): trial 0 of .* has auc "):
+    with pytest.raises(StoreError, match=r"give \(made with other processor\): trial \d+ of .* has auc "):
         made(rows, **options).run(progress=False)
 
 
