@@ -100,4 +100,4 @@ def test_doors(door):
 
 def test_the_core_grows_only_by_a_line_of_its_own():
     """`CHANGELOG.md` says why, after `Core:`, and this number follows."""
-    assert lines(module for module in FILES if module.split(".")[0] == "drsrobust") <= 21_990
+    assert lines(module for module in FILES if module.split(".")[0] == "drsrobust") <= 21_994

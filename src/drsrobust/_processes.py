@@ -96,14 +96,18 @@ def pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     check_script()
     executor = ProcessPoolExecutor(workers, mp_context=process_context(), initializer=end_with_parent)
     left = threading.Event()
-    threading.Thread(target=_end_after_a_death, args=(executor, left), daemon=True).start()
+    watcher = threading.Thread(target=_end_after_a_death, args=(executor, left), daemon=True)
+    watcher.start()
     try:
         yield executor
     except BaseException:
+        left.set()
+        watcher.join()
         _end(executor)  # shutdown would wait for unfinished tasks
         raise
     finally:
         left.set()
+        watcher.join()  # two threads that close one pipe at once may close another file
         executor.shutdown(wait=True, cancel_futures=True)
 
 
