@@ -25,12 +25,12 @@ LONGEST = (
     "test_wheel.py",
     "reproduce/test_sweep.py",
     "sharded/test_sharded.py",
-    "test_command.py",
+    "extras/pages/test_command.py",
     "reproduce/test_runner.py",
     "test_pages.py",
     "campaign/test_code_identity.py",
-    "test_chosen_flips.py",
-    "mitigation/test_protection_page.py",
+    "extras/experiments/test_chosen_flips.py",
+    "extras/protection/test_protection_page.py",
 )
 
 
@@ -42,7 +42,7 @@ def long_but(few, values):
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
     """The files that take longest are the first, so that no worker is left alone with one at the end."""
-    place = {ROOT / "tests" / name: number for number, name in enumerate(LONGEST)}
+    place = {(ROOT / "tests" / name).resolve(strict=True): number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path, len(place)))
 
 

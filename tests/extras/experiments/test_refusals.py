@@ -11,14 +11,9 @@ from drsrobust_extras.data.stored_as import stored_as
 from drsrobust_extras.experiments.training_errors.actions import Skip
 from drsrobust_extras.experiments.training_errors.campaign import TrainingCampaign
 from drsrobust_extras.experiments.training_errors.detectors import GradientNorm, LossSpike, adam_bound
+from tests.refusals import refuses
 
 FLIP = dr.BitFlip(1e-3)
-
-
-def refuses(call, error, *said):
-    with pytest.raises(error) as caught:
-        call()
-    assert all(part in str(caught.value) for part in said), str(caught.value)
 
 
 def enter(model, *arguments, seed=1):

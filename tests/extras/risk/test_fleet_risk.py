@@ -12,6 +12,7 @@ import drsrobust as dr
 from drsrobust_extras.protection.memory_map import Geometry
 from drsrobust_extras.protection.rates import EVENTS, FAULTS, FIT, Fit
 from tests.mitigation.plain import screened
+from tests.refusals import refuses
 
 # 2,048 words of 64 bits: one row of 16 KiB in a memory of 128 KiB, which has one rank of two banks of four rows.
 MODEL = nn.Linear(64, 64, bias=False)
@@ -299,9 +300,7 @@ TINY = {"geometry": Geometry(ranks=4, banks=1, rows=1, columns=1024), "memory": 
 )
 def test_what_is_refused(changed, error, name, value):
     options = OPTIONS | {"rates": ROWS} | changed
-    with pytest.raises(error) as caught:
-        dr.fleet(options.pop("table", damage()), MODEL, **options)
-    assert name in str(caught.value) and value in str(caught.value)
+    refuses(lambda: dr.fleet(options.pop("table", damage()), MODEL, **options), error, name, value)
 
 
 def test_a_code_that_left_no_wrong_bit_has_no_interval():
