@@ -2,14 +2,11 @@ import ast
 import re
 import subprocess
 import sys
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 import drsrobust
-from drsrobust._names import MOVED
 
 
 def python(code, *flags):
@@ -51,15 +48,6 @@ assert not logging.getLogger().handlers, "basicConfig would do nothing"
 """
     done = python(code, "-W", "default")
     assert done.returncode == 0 and done.stdout == "" and done.stderr == ""
-
-
-def test_a_module_that_moved_says_where_it_is():
-    for module in ("drsrobust.plots.curves", "drsrobust.rates", "drsrobust.models.afm"):
-        with pytest.raises(ModuleNotFoundError, match=r"drsrobust.* is drsrobust_extras.* since version"):
-            import_module(module)
-    assert drsrobust.plots.__name__ == "drsrobust_extras.pages.plots" and drsrobust.models.stored_as is not None
-    for old, new in MOVED.items():
-        assert find_spec(new) is not None and old.startswith("drsrobust.")
 
 
 @pytest.mark.parametrize(

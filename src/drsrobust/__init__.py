@@ -11,11 +11,8 @@
 Names are imported at first use, so that `import drsrobust` loads neither PyTorch nor pandas. `drsrobust._names` lists them.
 """
 
-import sys
+from drsrobust._names import face
 
-from drsrobust._names import Moved, face
-
-__version__ = "0.11.0"
+__version__ = "0.12.0"
 
 __getattr__, __dir__, __all__ = face(__name__)
-sys.meta_path.append(Moved())

@@ -5,7 +5,6 @@ which editors read."""
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
 
@@ -254,76 +253,6 @@ NAMES = {
         "drsrobust.mitigation.memory.protected_words": ("bit_mask distinct Errors ones ProtectedWords units_of"),
     },
 }
-
-# Modules of version 0.10 and where they are; goes with version 0.12.
-MOVED = {
-    "drsrobust.allowed_flips": "drsrobust_extras.experiments.allowed_flips",
-    "drsrobust.campaign.sharded": "drsrobust_extras.scale.leading",
-    "drsrobust.campaign_file": "drsrobust_extras.pages.campaign_file",
-    "drsrobust.chosen_flips": "drsrobust_extras.experiments.chosen_flips",
-    "drsrobust.command": "drsrobust_extras.pages.command",
-    "drsrobust.data.click_logs": "drsrobust_extras.data.click_logs",
-    "drsrobust.data.download": "drsrobust_extras.data.download",
-    "drsrobust.data.id_encoding": "drsrobust_extras.data.id_encoding",
-    "drsrobust.data.load": "drsrobust_extras.data.load",
-    "drsrobust.data.movielens": "drsrobust_extras.data.movielens",
-    "drsrobust.data.click_labels": "drsrobust_extras.data.click_labels",
-    "drsrobust.data.id_columns": "drsrobust_extras.data.id_columns",
-    "drsrobust.data.own_batches": "drsrobust_extras.data.own_batches",
-    "drsrobust.data.own_rows": "drsrobust_extras.data.own_rows",
-    "drsrobust.data.batch_parts": "drsrobust_extras.data.batch_parts",
-    "drsrobust.data.row_stream": "drsrobust_extras.data.row_stream",
-    "drsrobust.data.registry": "drsrobust_extras.data.registry",
-    "drsrobust.data.synthetic": "drsrobust_extras.data.synthetic",
-    "drsrobust.data.text_lines": "drsrobust_extras.data.text_lines",
-    "drsrobust.evaluation.clean_costs": "drsrobust_extras.protection.clean_costs",
-    "drsrobust.evaluation.sharded_rows": "drsrobust_extras.scale.rows_over_ranks",
-    "drsrobust.evaluation.device_pairs": "drsrobust_extras.scale.device_pairs",
-    "drsrobust.evaluation.device_rows": "drsrobust_extras.scale.device_rows",
-    "drsrobust.evaluation.propagation": "drsrobust_extras.pages.propagation",
-    "drsrobust.fleet_risk": "drsrobust_extras.risk.fleet_risk",
-    "drsrobust.injection.device_words": "drsrobust_extras.scale.device_words",
-    "drsrobust.injection.field_errors": "drsrobust_extras.protection.field_errors",
-    "drsrobust.injection.gpu_kernels": "drsrobust_extras.scale.gpu_kernels",
-    "drsrobust.injection.memory_faults": "drsrobust_extras.protection.memory_faults",
-    "drsrobust.injection.memory_map": "drsrobust_extras.protection.memory_map",
-    "drsrobust.injection.rank": "drsrobust_extras.scale.rank",
-    "drsrobust.introspection.ranks": "drsrobust_extras.scale.ranks",
-    "drsrobust.introspection.sharded": "drsrobust_extras.scale.sharded_tables",
-    "drsrobust.mitigation.abft": "drsrobust_extras.protection.abft",
-    "drsrobust.mitigation.memory.bit_protection": "drsrobust_extras.protection.bit_protection",
-    "drsrobust.mitigation.memory.chipkill": "drsrobust_extras.protection.chipkill",
-    "drsrobust.mitigation.memory.golden_copy": "drsrobust_extras.protection.golden_copy",
-    "drsrobust.mitigation.memory.on_die": "drsrobust_extras.protection.on_die",
-    "drsrobust.mitigation.memory.parity": "drsrobust_extras.protection.parity",
-    "drsrobust.mitigation.memory.replication": "drsrobust_extras.protection.replication",
-    "drsrobust.mitigation.memory.scrubbing": "drsrobust_extras.protection.scrubbing",
-    "drsrobust.mitigation.memory.symbol_code": "drsrobust_extras.protection.symbol_code",
-    "drsrobust.mitigation.memory.weight_range": "drsrobust_extras.protection.weight_range",
-    "drsrobust.mitigation.memory.zero_space": "drsrobust_extras.protection.zero_space",
-    "drsrobust.models.afm": "drsrobust_extras.data.afm",
-    "drsrobust.models.afn": "drsrobust_extras.data.afn",
-    "drsrobust.models.dcn": "drsrobust_extras.data.dcn",
-    "drsrobust.models.dummy": "drsrobust_extras.data.dummy",
-    "drsrobust.models.fm": "drsrobust_extras.data.fm",
-    "drsrobust.models.stored_as": "drsrobust_extras.data.stored_as",
-    "drsrobust.planning": "drsrobust_extras.risk.planning",
-    "drsrobust.plots": "drsrobust_extras.pages.plots",
-    "drsrobust.probe_rows": "drsrobust_extras.experiments.probe_rows",
-    "drsrobust.rates": "drsrobust_extras.protection.rates",
-    "drsrobust.report": "drsrobust_extras.pages.report",
-    "drsrobust.statistics.random_effects": "drsrobust_extras.experiments.random_effects",
-    "drsrobust.timing": "drsrobust_extras.risk.timing",
-    "drsrobust.training_errors": "drsrobust_extras.experiments.training_errors",
-}
-
-
-class Moved(MetaPathFinder):
-    """Says where a module of version 0.10 is now."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        if name in MOVED:
-            raise ModuleNotFoundError(f"{name} is {MOVED[name]} since version 0.11", name=name)
 
 
 def face(name: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:

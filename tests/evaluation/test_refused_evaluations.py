@@ -125,9 +125,3 @@ def test_refused_with_name_and_value(call, kind, name, value):
 def test_metrics_without_a_value_are_said():
     with pytest.warns(UserWarning, match="ndcg@10: no value on these rows"):
         campaign(metrics=["ndcg@10"])
-
-
-@pytest.mark.filterwarnings("ignore:.*the AUC without errors is")
-def test_the_name_of_version_0_10():
-    with pytest.warns(FutureWarning, match="'ranking'"):
-        assert of_batches(RANKS, 5, task="rank").scoring.task == "ranking"

@@ -2,7 +2,6 @@
 
 import csv
 import hashlib
-import warnings
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -65,14 +64,11 @@ class Ids(NamedTuple):
 
 
 def checked_task(task: str, tasks: Collection[str] = DATA_TASKS) -> str:
-    """A task by its name; `rank` of version 0.10 is `ranking` until version 0.12.
+    """A task by its name.
 
     Raises:
         ValueError: an unknown task.
     """
-    if task == "rank":
-        warnings.warn("task='rank' is called 'ranking' now", FutureWarning, stacklevel=3)
-        task = "ranking"
     check_choice("task", task, tasks)
     return task
 

@@ -1,7 +1,6 @@
 """Errors during training as a campaign: from one snapshot the continuation without errors, and one with an error per trial."""
 
 import time
-import warnings
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
@@ -86,7 +85,6 @@ class TrainingCampaign(StoredTrials):
         seed: of the errors.
         label: in the column `protocol` of the table.
         store: folder of the results; None: one in the cache, as of `Campaign`.
-        places: the old name of `targets`, until version 0.12.
 
     Raises:
         TypeError, ValueError: a target that matches nothing, an action on a detector that does not watch, one name twice, steps
@@ -107,7 +105,7 @@ class TrainingCampaign(StoredTrials):
         model: nn.Module | str,
         data: Dataset,
         *,
-        targets: Iterable[Any] | None = None,
+        targets: Iterable[Any],
         errors: Iterable[ErrorModel] | ErrorModel,
         when: Iterable[int] | int = range(10),
         detectors: Iterable[Detector] | None = None,
@@ -121,11 +119,7 @@ class TrainingCampaign(StoredTrials):
         seed: int = 0,
         label: str = "training",
         store: str | PathLike | None = None,
-        places: Iterable[Any] | None = None,
     ) -> None:
-        if places is not None:
-            warnings.warn("TrainingCampaign(places=) is targets= since version 0.11", FutureWarning, stacklevel=2)
-            targets = places
         self.trials, warm_up, watch = (
             check_whole(name, value, 1) for name, value in (("trials", trials), ("warm_up", warm_up), ("watch", watch))
         )
@@ -262,8 +256,8 @@ class TrainingCampaign(StoredTrials):
 
     def table(self) -> "pd.DataFrame":
         """One row per finished trial, as of `Campaign.table`: `auc` after the last step, `auc_golden` without the error, and
-        `auc_drop`. Further columns: `place` (the target), `component`, `tensor` and `bit` (of a single flip), `step` (of the
-        error, after the snapshot), `auc_drop_first` (at the first evaluation), `alarm_<detector>` (steps with the error until
+        `auc_drop`. Further columns: `component`, `tensor` and `bit` (of a single flip), `step` (of the error, after the
+        snapshot), `auc_drop_first` (at the first evaluation), `alarm_<detector>` (steps with the error until
         its first alarm, 1 in the very step of the error; null without one), `auc_<action>`, and `mode` (see `modes`)."""
         table, errors = super().table(), self.errors()
         keys = ["error_model", "target", "trial"]
@@ -275,7 +269,7 @@ class TrainingCampaign(StoredTrials):
         of = table["tensor"].str.removeprefix(gradient).map(self._components)
         table["component"] = of.where(table["tensor"].str.startswith(gradient, na=False), table["component"])
         integers = {name: "Int64" for name in table if name.startswith("alarm_") or name in ("step", "bit")}
-        table = table.astype(integers).assign(place=table["target"])  # the old name, until version 0.12
+        table = table.astype(integers)
         return table.assign(mode=modes(table, [f"alarm_{one.name}" for one in self._detectors if one.is_spike]))
 
     def false_alarms(self, steps: int = 1000) -> "pd.DataFrame":
