@@ -39,7 +39,10 @@ def test_curves_protections_and_other_errors(evaluator, tmp_path):
     page = dr.report.write(campaign, tmp_path / "out", bounds={"mean_score": (0, 1)})
     assert page == tmp_path / "out" / "index.html"
     text = page.read_text()
-    assert f"Without errors its AUC is {evaluator.golden.auc:.4f}. {len(table)} error maps in 12 conditions, 600 rows." in text
+    assert (
+        f"Without errors its AUC is {evaluator.golden.auc:.4f}. {len(table)} error maps in 12 conditions, 600 rows."
+        in text
+    )
     figures = {path.stem for path in (tmp_path / "out" / "figures").glob("*.svg")}
     assert {"auc", "protected_0", "protected_1", "conditions"} <= figures and text.count("<figure>") == len(figures)
     for link in re.findall(r'(?:href|src)="([^"#]+)"', text):
