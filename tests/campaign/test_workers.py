@@ -19,7 +19,7 @@ from drsrobust.campaign import Campaign, NotPicklable, WorkersDied
 from drsrobust.campaign import workers as running
 from drsrobust.campaign.progress import CampaignProgress
 from drsrobust.evaluation import Evaluator
-from drsrobust.injection import BitFlip, FixedCount, Inputs, Rows, SingleBit
+from drsrobust.injection import BitFlip, Inputs, Rows, SingleBit
 
 GRID = {
     "errors": [BitFlip(1e-6), BitFlip(1e-3), SingleBit(30)],

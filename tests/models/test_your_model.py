@@ -20,7 +20,9 @@ def test_python_runs(capsys, run_page):
     shown = re.search(r"```text\n(.*?)```", PAGE.read_text(), re.DOTALL)[1]
     assert shown.splitlines()[0] in printed
     expected = pd.read_csv(StringIO(shown), sep=r"\s+")
-    pd.testing.assert_frame_equal(names["shown"], expected, rtol=0.1, atol=1e-4)  # processors differ in a model's last bits
+    pd.testing.assert_frame_equal(
+        names["shown"], expected, rtol=0.1, atol=1e-4
+    )  # processors differ in a model's last bits
     assert len(names["table"]) == 3 * 4 * 40 and set(names["table"]["target"]) == {"all", "embedding", "top"}
     assert names["by_batch"].golden.auc == names["evaluator"].golden.auc > 0.7
     assert "['top.0.bias', 'top.0.weight', 'user.weight']" in printed
