@@ -167,7 +167,6 @@ class StratifiedSchedule(Schedule):
         headline: Headline | None = None,
     ) -> None:
         self._strata, self._asked, self._headline = strata, trials, headline
-        self._families = families
         self._family = {number: family for family in families for number in family}
         self._allocated = {number: len(family) == 1 for number, family in self._family.items()}
         self._pilot_losses: dict[int, dict[int, float]] = defaultdict(dict)  # by condition and trial
@@ -176,10 +175,7 @@ class StratifiedSchedule(Schedule):
             for number, first in zip(family, first_trials([strata[n] for n in family], trials), strict=True):
                 pilots[number] = 0 if self._allocated[number] else first
         super().__init__(groups, trials, shard, pilots)
-
-    @property
-    def families(self) -> Sequence[Sequence[int]]:
-        return self._families
+        self.families = families
 
     def add(self, table: pa.Table) -> None:
         first = table.filter(pc.field("trial") < PILOT_TRIALS)

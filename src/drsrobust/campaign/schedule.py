@@ -101,6 +101,9 @@ class Schedule:
         self, groups: Sequence[Sequence[int]], trials: int, shard: Shard | None = None, pilots: Sequence[int] = ()
     ) -> None:
         self._groups, self.pilots = groups, list(pilots) or [0] * len(groups)
+        self.families: Sequence[Sequence[int]] = [
+            [number] for number in range(len(groups))
+        ]  # parts of the same conditions
         self._group_of = {condition: number for number, group in enumerate(groups) for condition in group}
         self._order = list(self._group_of)  # in which conditions are computed
         self._trials = {c: _Trials(shard, self.pilots[number]) for c, number in self._group_of.items()}
@@ -176,11 +179,6 @@ class Schedule:
     def computed(self) -> int:
         """The number of computed trials of these."""
         return sum(trials.shared - trials.missing for trials in self._trials.values())
-
-    @property
-    def families(self) -> Sequence[Sequence[int]]:
-        """Numbers of the groups that are parts of the same conditions."""
-        return [[number] for number in range(len(self._groups))]
 
     @property
     def n_conditions(self) -> int:
