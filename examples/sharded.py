@@ -51,7 +51,8 @@ if __name__ == "__main__":
     with dr.inject(model, dr.BitFlip(1e-4), "embedding", seed=7) as error_map:  # the map of the unsharded model
         result = evaluator.rerun(error_map)
     errors, places = dr.FixedCount(1000, bits="exponent"), [dr.Rank(1), "all"]
-    campaign = dr.Campaign(evaluator, errors=errors, targets=places, trials=30, store="build/sharded-example")
+    options = {"sampling": "plain", "store": "build/sharded-example"}
+    campaign = dr.Campaign(evaluator, errors=errors, targets=places, trials=30, **options)
     table = campaign.run(progress=False)  # None on other ranks than the first, which measures and stores
     if table is not None:
         print(f"{len(error_map)} words are wrong: AUC {result.auc:.4f} of {evaluator.golden.auc:.4f}")

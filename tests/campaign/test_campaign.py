@@ -30,7 +30,7 @@ COLUMNS = [
 
 def campaign(evaluator, folder, **options):
     grid = {"errors": [BitFlip(1e-7), BitFlip(1e-3), SingleBit(30)], "targets": ["all", "embedding"], "trials": 6}
-    return Campaign(evaluator, store=folder, **(grid | options))
+    return Campaign(evaluator, store=folder, **({"sampling": "plain"} | grid | options))
 
 
 def test_table(evaluator, tmp_path):

@@ -318,7 +318,7 @@ def test_a_worker_with_other_code_is_refused(rows, tmp_path):
 
 
 def test_a_factory_that_forgets_the_guard_is_refused(rows, tmp_path):
-    model, options = Net(), {"errors": [dr.BitFlip(1e-2)], "trials": 2}
+    model, options = Net(), {"errors": [dr.BitFlip(1e-2)], "trials": 2, "sampling": "plain"}
     with ThreadPoolExecutor(1) as pool:
         evaluator = dr.Evaluator(model, rows, forward=forward, factory=Net)
         assert len(dr.Campaign(evaluator, store=tmp_path / "s", **options).run(progress=False, executor=pool)) == 2

@@ -157,22 +157,25 @@ def test_explicit_conditions(evaluator, tmp_path):
         {"error": FixedCount(2), "target": "mlp", "mitigation": clamp},
         {"error": FixedCount(1)},
     ]
-    table = Campaign(evaluator, conditions=listed, trials=3, store=tmp_path / "s").run(progress=False)
+    few = {"trials": 3, "sampling": "plain"}
+    table = Campaign(evaluator, conditions=listed, **few, store=tmp_path / "s").run(progress=False)
     assert table[["error_model", "target", "mitigation"]].drop_duplicates().values.tolist() == [
         ["BitFlip", "embedding", "none"],
         ["FixedCount(k=2)", "mlp", "clamp 5"],
         ["FixedCount(k=1)", "all", "none"],
     ]
-    crossed = Campaign(evaluator, errors=[BitFlip(1e-3)], targets=["embedding"], trials=3, store=tmp_path / "t")
+    crossed = Campaign(evaluator, errors=[BitFlip(1e-3)], targets=["embedding"], **few, store=tmp_path / "t")
     pd.testing.assert_frame_equal(crossed.run(progress=False), table[:3])
 
 
 def test_a_list_in_the_axis_of_targets_is_a_union(evaluator, tmp_path):
     union = ["embedding", "over_mlp"]
-    grid = {"errors": [FixedCount(200)], "trials": 2}
-    table = Campaign(evaluator, **grid, targets=["all", union], store=tmp_path / "s").run(progress=False)
+    grid = {"trials": 2, "sampling": "plain"}
+    table = Campaign(evaluator, errors=FixedCount(200), **grid, targets=["all", union], store=tmp_path / "s").run(
+        progress=False
+    )
     assert table["target"].drop_duplicates().tolist() == ["all", "embedding | over_mlp"]
-    campaign = Campaign(evaluator, conditions=[(FixedCount(200), union)], trials=2, store=tmp_path / "t")
+    campaign = Campaign(evaluator, conditions=[(FixedCount(200), union)], **grid, store=tmp_path / "t")
     pd.testing.assert_frame_equal(campaign.run(progress=False), table[2:].reset_index(drop=True))
 
 
@@ -230,4 +233,4 @@ def test_one_object_is_an_axis_of_one_and_iterators_are_not_used_up(evaluator):
         Campaign(evaluator, errors=flips, targets=(target for target in [rows]), mitigations=iter([guard])),
     ):
         assert one.store.identity == listed.store.identity and len(one.conditions) == 2
-    assert len(Campaign(evaluator, errors=BitFlip(1e-4), mitigations=None).conditions) == 1
+    assert len(Campaign(evaluator, errors=BitFlip(1e-4), mitigations=None, sampling="plain").conditions) == 1

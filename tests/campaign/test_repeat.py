@@ -57,7 +57,9 @@ def rows():
 
 def made(rows, folder, forward=read_from_a_file, model=None, error=None):
     evaluator = dr.Evaluator(model or Net(), rows, forward=forward)
-    return dr.Campaign(evaluator, errors=[error or dr.BitFlip(2e-5)], trials=120, seed=20, store=folder)
+    return dr.Campaign(
+        evaluator, errors=[error or dr.BitFlip(2e-5)], trials=120, seed=20, sampling="plain", store=folder
+    )
 
 
 @pytest.fixture

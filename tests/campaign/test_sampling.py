@@ -12,7 +12,7 @@ from torch import nn
 import drsrobust as dr
 from drsrobust.campaign import Campaign, bit_partition
 from drsrobust.evaluation import Evaluator
-from drsrobust.injection import BitFlip, FixedCount, Rows, inject, resolve
+from drsrobust.injection import BitFlip, FixedCount, Rows, SingleBit, inject, resolve
 from drsrobust.injection.critical_bits import CriticalBits, count_probability, masks_in
 from drsrobust.mitigation import ECC, NaNGuard
 from drsrobust.statistics.recovery import recovery
@@ -70,7 +70,7 @@ def test_conditions_with_more_trials_than_asked_are_named_once(evaluator, tmp_pa
     assert sorted(counts) == [3, 3, 8, 8, 10, 10]
     caplog.clear()
     Campaign(evaluator, sampling="stratified", store=tmp_path / "s", **options | {"trials": 10})
-    Campaign(evaluator, store=tmp_path / "plain", **options)
+    Campaign(evaluator, sampling="plain", store=tmp_path / "plain", **options)
     assert caplog.messages == []
 
 
@@ -102,11 +102,24 @@ def test_one_process_several_and_more_trials(evaluator, table, tmp_path):
     assert set(runner.timings()["stratum"]) == set(runner.errors()["stratum"]) == set(table["stratum"])
 
 
+def test_the_default_is_stratified_where_that_is_possible(evaluator, tmp_path):
+    """Without strata it is the campaign of plain maps: a store of that one is opened."""
+    options = {"errors": [SingleBit(30), BitFlip(1e-1)], "trials": 2, "store": tmp_path / "s"}
+    table = Campaign(evaluator, sampling="plain", **options).run(progress=False)
+    pd.testing.assert_frame_equal(Campaign(evaluator, **options).table(), table, check_exact=True)
+    mixed = {"errors": [SingleBit(30), BitFlip(1e-6)], "targets": ["over_mlp", Rows("user", range(5))]}
+    table = run(evaluator, tmp_path / "m", **mixed, sampling=None)
+    strata = table.groupby(["error_model", "target"])["stratum"].unique().map(set)
+    assert (strata.drop(("BitFlip", "over_mlp")) == {"all"}).all() and len(strata["BitFlip", "over_mlp"]) > 3
+    assert summarise(table)["n"].tolist() == [24] * 4
+
+
 @pytest.mark.long
-def test_the_mean_is_that_of_plain_maps(evaluator, tmp_path):
+@pytest.mark.parametrize("seed", range(4))
+def test_the_mean_is_that_of_plain_maps(evaluator, tmp_path, seed):
     """1,000 plain maps at a rate where every second one holds a critical flip."""
-    plain = run(evaluator, tmp_path / "p", [1e-4], sampling="plain", trials=1000)
-    drawn = run(evaluator, tmp_path / "s", [1e-4], trials=300)
+    plain = run(evaluator, tmp_path / "p", [1e-4], sampling="plain", trials=1000, seed=seed)
+    drawn = run(evaluator, tmp_path / "s", [1e-4], sampling=None, trials=300, seed=seed)
     one, other = (summarise(t).iloc[0] for t in (plain, drawn))
     error = (
         np.hypot(*(each["auc_maps_high"] - each["auc_maps_low"] for each in (one, other))) / 2

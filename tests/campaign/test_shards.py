@@ -16,6 +16,7 @@ from drsrobust.mitigation import WeightRange
 from tests.conftest import long_but
 
 PLAIN = {"errors": [BitFlip(1e-4), BitFlip(1e-3)], "targets": ["embedding", "over_mlp"], "trials": 10}
+PLAIN["sampling"] = "plain"
 STRATIFIED = {"errors": [BitFlip(1e-6), BitFlip(1e-4)], "trials": 40, "sampling": "stratified"}
 
 

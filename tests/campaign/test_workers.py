@@ -19,7 +19,7 @@ from drsrobust.campaign import Campaign, NotPicklable, WorkersDied
 from drsrobust.campaign import workers as running
 from drsrobust.campaign.progress import CampaignProgress
 from drsrobust.evaluation import Evaluator
-from drsrobust.injection import BitFlip, FixedCount, Inputs, Rows, SingleBit
+from drsrobust.injection import BitFlip, Inputs, Rows, SingleBit
 
 GRID = {
     "errors": [BitFlip(1e-6), BitFlip(1e-3), SingleBit(30)],
@@ -189,7 +189,7 @@ def test_a_model_that_cannot_move_stays_and_says_so(data, tmp_path, monkeypatch,
     evaluator = Evaluator(Unpicklable(len(data.schema.dense)), data.test)
     monkeypatch.setattr("drsrobust.campaign.trial.TRIED", 0.0)
     with pytest.warns(UserWarning, match="in this process alone: workers cannot make this Unpicklable"):
-        table = Campaign(evaluator, errors=[FixedCount(1)], trials=5, store=tmp_path / "s").run(progress=False)
+        table = Campaign(evaluator, errors=[SingleBit(30)], trials=5, store=tmp_path / "s").run(progress=False)
     assert len(table) == 5
 
 

@@ -170,7 +170,7 @@ class Refuses(dr.mitigation.Mitigation):
 def test_a_search_counts_raised_trials_as_lost(evaluator, empty_cache):
     """Each counts as an AUC of 0: what the other trials give is not the whole score."""
     errors, refuses = dr.BitFlip(1e-3), Refuses()
-    campaign = dr.Campaign(evaluator, errors=[errors], mitigations=[None, refuses], trials=20, seed=3)
+    campaign = dr.Campaign(evaluator, errors=[errors], mitigations=[None, refuses], trials=20, seed=3, sampling="plain")
     with pytest.warns(UserWarning, match="of 40 trials raised"):
         table = campaign.run(progress=False)
     plain, refused = (table[table["mitigation"] == name].reset_index() for name in ("none", "refuses"))

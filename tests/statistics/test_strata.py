@@ -174,8 +174,12 @@ def test_trials_without_a_value_keep_their_weight():
     assert row["auc_drop_high"] > 0.05 * (0.2 + GOLDEN)  # a raised trial loses all
 
 
-def test_weights_of_several_conditions_are_refused():
-    table = stratified(np.random.default_rng(4))
+def test_weights_of_several_campaigns_are_shared_and_those_of_several_conditions_refused():
+    table, other = (stratified(np.random.default_rng(seed)) for seed in (4, 5))
+    ones = pd.concat([summarise(table), summarise(other)])
+    both = summarise(pd.concat([table, other.assign(seed=other["seed"] + 10**6)])).iloc[0]
+    assert both["auc_drop"] == pytest.approx(ones["auc_drop"].mean()) and both["n"] == ones["n"].sum()
+    assert both["auc_drop_high"] - both["auc_drop_low"] < (ones["auc_drop_high"] - ones["auc_drop_low"]).max()
     with pytest.raises(ValueError, match="BitFlip at 1e-05 .*weights of 80 trials sum to 0.1"):
         summarise(table[table["stratum"] == "1+"])
     with pytest.raises(ValueError, match="weights .*sum to 2"):

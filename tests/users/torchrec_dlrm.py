@@ -15,4 +15,4 @@ data = dr.data.from_frame(frame, label="clicked", dense=["price"], sparse=["read
 table = dr.Campaign(
     dr.Evaluator(model, data), errors=[dr.BitFlip(1e-3)], targets=["all", "embedding", "mlp"], trials=10
 ).run()
-print(table.groupby("target")["auc_drop"].mean())
+print(dr.summarise(table)[["target", "auc_drop"]])

@@ -101,6 +101,9 @@ class Schedule:
         self, groups: Sequence[Sequence[int]], trials: int, shard: Shard | None = None, pilots: Sequence[int] = ()
     ) -> None:
         self._groups, self.pilots = groups, list(pilots) or [0] * len(groups)
+        self.families: Sequence[Sequence[int]] = [
+            [number] for number in range(len(groups))
+        ]  # parts of the same conditions
         self._group_of = {condition: number for number, group in enumerate(groups) for condition in group}
         self._order = list(self._group_of)  # in which conditions are computed
         self._trials = {c: _Trials(shard, self.pilots[number]) for c, number in self._group_of.items()}
@@ -178,9 +181,14 @@ class Schedule:
         return sum(trials.shared - trials.missing for trials in self._trials.values())
 
     @property
+    def n_conditions(self) -> int:
+        """The number of conditions."""
+        return sum(len(self._groups[family[0]]) for family in self.families)
+
+    @property
     def conditions_done(self) -> int:
         """The number of finished conditions."""
-        return sum(len(group) for number, group in enumerate(self._groups) if self._complete(number))
+        return sum(len(self._groups[family[0]]) for family in self.families if all(map(self._complete, family)))
 
     def seconds_left(self) -> float | None:
         """Estimated time of the missing trials one after the other; None before any was computed. A condition without trials is

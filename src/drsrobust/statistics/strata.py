@@ -56,7 +56,8 @@ class Strata:
 
     @classmethod
     def of(cls, trials: "pd.DataFrame", losses: np.ndarray | None = None) -> "Strata":
-        """The strata of a table's trials of one condition. A trial is harmed if it loses over 0.001 or raises.
+        """The strata of a table's trials of one condition, of one or more campaigns. A trial is harmed if it loses over 0.001
+        or raises.
 
         Args:
             trials: whose strata, weights and outcomes count.
@@ -68,10 +69,14 @@ class Strata:
         plain = STRATUM not in trials or trials[STRATUM].isna().all()
         names = np.full(len(trials), ALL) if plain else trials[STRATUM].astype(str).to_numpy()
         weight = np.full(len(trials), 1 / len(trials)) if plain else trials[WEIGHT].to_numpy(np.float64)
+        total, columns = weight.sum(), [name for name in CONDITION if name in trials]
+        if round(total) > 1 and trials[columns].nunique(dropna=False).le(1).all():
+            check_trials(trials)
+            weight = weight / round(total)  # campaigns with seeds of their own: strata are the same in all
         if not plain and not abs(weight.sum() - 1) < 1e-9:
             check_trials(trials)
             raise ValueError(
-                f"the weights of {len(trials)} trials sum to {weight.sum():g}, not to 1: they are of several conditions, or "
+                f"the weights of {len(trials)} trials sum to {total:g}, not to 1: they are of several conditions, or "
                 "some trials of one are missing"
             )
         # Without losses no trial is known to be harmless, so that none is counted as one of few harmful ones.

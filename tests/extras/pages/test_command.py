@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from importlib.machinery import PathFinder
@@ -94,6 +95,13 @@ def run(*arguments):
     return done
 
 
+def test_a_module_is_the_command(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["drsrobust", "--version"])
+    with pytest.raises(SystemExit):
+        runpy.run_module("drsrobust", run_name="__main__")
+    assert dr.__version__ in capsys.readouterr().out
+
+
 @pytest.mark.long
 def test_the_page_s_example_runs_and_goes_on(folder):
     done = run("campaign", folder / "study.toml")
@@ -161,7 +169,7 @@ def test_a_model_and_rows_of_this_library(folder):
     """)
     campaign = dr.read_campaign(folder / "study.toml")
     assert len(campaign.evaluator.rows) == 200 and campaign.evaluator.name == "wide_deep"
-    found = [str(one.error_model) for one in campaign.conditions]
+    found = list(dict.fromkeys(str(one.error_model) for one in campaign.conditions))
     assert found == ["SingleBit(bit=29)", "SingleBit(bit=30)", "FixedCount(k=3)"]
 
 
