@@ -233,6 +233,16 @@ class StoredTrials(ABC):
             f"{first['error_model']} in {first['target']}, trial {first['trial']}: {first['error']}"
         )
 
+    def left_out_text(self) -> str:
+        """How many stored trials a campaign of more trials left that this one does not ask for; an empty text without any."""
+        n_stored = len(self.store.keys())  # first: another process may be writing
+        if (left := n_stored - len(self._stored(["trial"]))) <= 0:
+            return ""
+        return (
+            f"{left:,} of {n_stored:,} stored trials are left out, those beyond the first {self.trials:,} of each condition; a "
+            "larger number of trials shows them"
+        )
+
     def errors(self) -> "pd.DataFrame":
         """Flipped bits of each trial before any mitigation: a row per trial, tensor and number of the bit, with `component`,
         `tensor`, `bit` (0 the lowest) and `count`."""

@@ -391,8 +391,8 @@ def _silent(waited_for: Sequence[Chunk], names: Sequence[str]) -> str:
     parts = [f"trials {work.trials[0]} to {work.trials[-1]} of {names[work.condition]}" for work in waited_for]
     more = f", and {len(parts) - 3} more" if len(parts) > 3 else ""
     return (
-        f"no worker has returned a result for {SILENT_SECONDS / 60:.3g} minutes; waited for: {'; '.join(parts[:3])}{more}. If they "
-        "hang, interrupt the campaign and run it again: finished trials are stored"
+        f"no worker has returned a result for {SILENT_SECONDS / 60:.3g} minutes; waited for: {'; '.join(parts[:3])}{more}. If "
+        "they hang, interrupt the campaign and run it again: finished trials are stored"
     )
 
 

@@ -60,7 +60,7 @@ def _write(
     evaluator = campaign.evaluator
     columns = [*_SHOWN, *(f"{metric}{end}" for metric in (main, *others) for end in ENDS)]
     cards = _cards(summary, recovered, main, headline)
-    cards += [*_unsure(summary, is_stratified=STRATUM in table), *_raised(campaign)]
+    cards += [*_unsure(summary, is_stratified=STRATUM in table), *_raised(campaign), *_left_out(campaign)]
     page = (
         templates()
         .get_template("campaign.html.j2")
@@ -135,6 +135,11 @@ def _unsure(summary: "pd.DataFrame", *, is_stratified: bool) -> list[dict[str, s
 def _raised(campaign: Campaign) -> list[dict[str, str]]:
     text = campaign.raised_text()
     return [{"head": "Without scores", "text": f"{text}."}] if text else []
+
+
+def _left_out(campaign: Campaign) -> list[dict[str, str]]:
+    text = campaign.left_out_text()
+    return [{"head": "Left out", "text": f"{text}."}] if text else []
 
 
 def _where(row: Mapping[str, Any]) -> str:
