@@ -15,7 +15,7 @@ from drsrobust._processes import cores
 from drsrobust._provenance import commit, machine, versions
 from drsrobust_study.notebook import datasets_of
 from reproduce.bundle import bundles_used, figure_sums, read_checkpoints, write_bundle
-from reproduce.notebooks import FIGURES, ROOT, Notebook, all_notebooks, parse_assignment, progress_file
+from reproduce.notebooks import ROOT, Notebook, all_notebooks, parse_assignment, progress_file
 from reproduce.plan import matching, print_plan, read_records, remember
 from reproduce.portable import make_portable
 from reproduce.profiles import JUDGED, Profile, check_name, load_profile, missing_data
@@ -29,8 +29,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs what was asked for.
 
     Returns:
-        exit status: 0 when all of it was done, 1 when a notebook failed or the statements could not be judged, 2 for a wrong
-        call and while another run writes to the same folder, 130 when interrupted.
+        exit status: 0 when all of it was done, 1 when a notebook failed, the statements could not be judged or a compared run
+        disagrees, 2 for a wrong call and while another run writes to the same folder, 130 when interrupted.
     """
     options = _parser().parse_intermixed_args(arguments)
     try:
@@ -66,8 +66,11 @@ def _main(options: argparse.Namespace) -> int:
             print(write_bundle(build / options.profile))
             return 0
         if options.compare:
-            print(_compared(build / options.profile))
-            return 0
+            from reproduce.agreement import compared_with_published
+
+            text, agrees = compared_with_published(build / options.profile)
+            print(text)
+            return 0 if agrees else 1
         if options.report:
             from reproduce.report import write_report
 
@@ -193,15 +196,6 @@ def _parser() -> argparse.ArgumentParser:
         "--compare", action="store_true", help="compare the profile's last run with the published figures"
     )
     return parser
-
-
-def _compared(folder: Path) -> str:
-    from reproduce.agreement import agreement, agreement_text, published_profile
-
-    read_run(folder)
-    if folder.name != published_profile():
-        raise ValueError(f"the published figures are of profile {published_profile()}, not of {folder.name}")
-    return agreement_text(agreement(FIGURES, folder / "figures"))
 
 
 def _at_least_one(text: str) -> int:

@@ -5,7 +5,8 @@ of two values v and v' with half-widths h and h' (of their intervals, on the sid
 + h'^2). Of two independent estimates of one number with 95 % intervals it is over 1 in 5 % of cases.
 
 Every published number with an interval counts. A run disagrees where it lacks the number or its interval, or where its interval
-is over `WIDEST` times the published one: a run must not agree because it measured less.
+is over `WIDEST` times the published one: a run must not agree because it measured less. So it does where a table is missing, or
+has another SHA-256 than its run recorded.
 """
 
 import json
@@ -14,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from reproduce.bundle import altered_figures
 from reproduce.notebooks import FIGURES
+from reproduce.runner import read_run
 from reproduce.same import TIMED_TABLES
 from reproduce.statements import TABLE
 from reproduce.tables import read_rows, read_table
@@ -26,6 +29,7 @@ WIDEST = 10  # times the published interval
 AGREES, DIFFERS, MISSING, NO_INTERVAL = "agrees", "differs", "missing", "no interval"
 WIDE = f"interval over {WIDEST} times the published one"
 COUNTED = {"differs": DIFFERS, "missing": MISSING, "no_interval": NO_INTERVAL, "wide": WIDE}  # disagreements by column
+COMPARED = ("data/*.csv", TABLE, "models.csv")  # tables in a folder of figures
 
 
 def published_profile() -> str | None:
@@ -41,21 +45,16 @@ def compare_figures(published: Path, here: Path) -> "pd.DataFrame":
         published, here: folders with `data/`.
 
     Returns:
-        one row per number: `figure`, and the columns of `compare_tables`. A published figure that is missing here, and has no
-        such number or holds measured times, has one row without `where`.
+        one row per number: `figure`, and the columns of `compare_tables`.
     """
     import pandas as pd
 
     parts = []
     for path in sorted((published / "data").glob("*.csv")):
-        other = here / "data" / path.name
-        timed = path.name.startswith(TIMED_TABLES)
-        if timed and other.is_file():
+        if path.name.startswith(TIMED_TABLES):
             continue
-        rows = read_table(path)
+        other, rows = here / "data" / path.name, read_table(path)
         rows = compare_tables(rows, read_table(other) if other.is_file() else rows.iloc[:0])
-        if not other.is_file() and (timed or rows.empty):
-            rows = pd.DataFrame({"where": [""], "result": MISSING, "distance": np.nan})
         parts.append(rows.assign(figure=path.stem))
     empty = pd.DataFrame(columns=["figure", "where", "result", "distance"])
     return pd.concat(parts, ignore_index=True)[list(empty)] if parts else empty
@@ -112,7 +111,7 @@ def by_figure(numbers: "pd.DataFrame") -> "pd.DataFrame":
 
     rows = []
     for figure, own in numbers.groupby("figure", sort=False):
-        row: dict[str, Any] = {"figure": figure, "values": int((own["where"] != "").sum())}
+        row: dict[str, Any] = {"figure": figure, "values": len(own)}
         for name, result in COUNTED.items():
             row[name] = int((own["result"] == result).sum())
         known = own[own["distance"].notna()]
@@ -150,23 +149,34 @@ def equal_models(published: Path, here: Path) -> tuple[int, int] | None:
     return int((both["state"] == both["state_here"]).sum()), len(old)
 
 
+def tables_here(published: Path, here: Path) -> dict[str, bool]:
+    """The published tables, and whether the other folder has each."""
+    paths = [path.relative_to(published) for pattern in COMPARED for path in sorted(published.glob(pattern))]
+    return {path.as_posix(): (here / path).is_file() for path in paths}
+
+
 def agreement(published: Path, here: Path) -> dict[str, Any]:
-    """All comparisons of two folders of figures: tables `numbers`, `figures` and `verdicts`, and sentences as `summary`."""
+    """All comparisons of two folders of figures: tables `numbers`, `figures` and `verdicts`, names of `missing` tables, and
+    sentences as `summary`."""
     numbers = compare_figures(published, here)
     figures = by_figure(numbers)
     verdicts = compare_verdicts(published / TABLE, here / TABLE)
     models = equal_models(published / "models.csv", here / "models.csv")
+    tables = tables_here(published, here)
+    missing = [name for name, found in tables.items() if not found]
     own = verdicts[verdicts["published"] != ""]
     total, agree = int(figures["values"].sum()), int((numbers["result"] == AGREES).sum())
     compared = total - int(figures[["missing", "no_interval"]].to_numpy().sum())
     summary = [
         f"{compared:,} of {total:,} published numbers were compared",
-        f"{agree:,} of {total:,} agree with the published ones within the intervals of both",
+        f"{agree:,} of {compared:,} agree with the published ones within the intervals of both",
         f"{int((own['published'] == own['here']).sum())} of {len(own)} published verdicts are the same here",
     ]
+    if missing:
+        summary.append(f"{len(missing)} of {len(tables)} published tables are missing here")
     if models is not None:
         summary.append(f"{models[0]} of {models[1]} trained models are the published ones, bit for bit")
-    return {"numbers": numbers, "figures": figures, "verdicts": verdicts, "summary": summary}
+    return {"numbers": numbers, "figures": figures, "verdicts": verdicts, "missing": missing, "summary": summary}
 
 
 def differing(found: dict[str, Any]) -> tuple["pd.DataFrame", "pd.DataFrame"]:
@@ -175,20 +185,44 @@ def differing(found: dict[str, Any]) -> tuple["pd.DataFrame", "pd.DataFrame"]:
     return figures[figures[list(COUNTED)].sum(axis=1) > 0], verdicts[verdicts["published"] != verdicts["here"]]
 
 
-def agreement_text(found: dict[str, Any]) -> str:
-    """`agreement` in lines: the summary, then each number and verdict that disagrees, by name."""
-    lines, (figures, verdicts) = list(found["summary"]), differing(found)
+def compared_with_published(folder: Path) -> tuple[str, bool]:
+    """A run's figures against the published ones.
+
+    Args:
+        folder: of the finished run.
+
+    Returns:
+        `agreement` in lines: the summary, then each table, number and verdict that disagrees, by name; and whether all agree.
+
+    Raises:
+        FileNotFoundError: no finished run.
+        ValueError: it is of another profile than the published run, or a run recorded no SHA-256 of its figures.
+    """
+    run = read_run(folder)
+    if folder.name != published_profile():
+        raise ValueError(f"the published figures are of profile {published_profile()}, not of {folder.name}")
+    altered = []
+    for figures, record in ((FIGURES, read_run(FIGURES)), (folder / "figures", run)):
+        changes = altered_figures(figures, record)
+        altered += [f"  {figures / name} {what}" for name, what in changes.items() if Path(name).suffix == ".csv"]
+    found = agreement(FIGURES, folder / "figures")
+    summary, rest = found["summary"], [*altered, *_disagreements(found)]
+    return "\n".join([*summary, *rest]), not rest
+
+
+def _disagreements(found: dict[str, Any]) -> list[str]:
+    lines, (figures, verdicts) = [f"  {name}: missing here" for name in found["missing"]], differing(found)
     for row in figures.itertuples():
         counts = [f"{getattr(row, column)} {result}" for column, result in COUNTED.items() if getattr(row, column)]
         lines.append(f"  {row.figure}: of {row.values} numbers {', '.join(counts)}")
         numbers = found["numbers"]
         for number in numbers[(numbers["figure"] == row.figure) & (numbers["result"] != AGREES)].itertuples():
             distance = "" if np.isnan(number.distance) else f" (distance {number.distance:.2g})"
-            lines.append(f"    {number.where or 'the figure'}: {number.result}{distance}")
+            lines.append(f"    {number.where}: {number.result}{distance}")
     for row in verdicts.itertuples():
         where = ", ".join(filter(None, (row.statement, row.part, row.dataset)))
         lines.append(f"  {where}: published {row.published or 'none'}, here {row.here or 'none'}")
-    return "\n".join(lines)
+    return lines
 
 
 def _as_loss(table: "pd.DataFrame") -> "pd.DataFrame":

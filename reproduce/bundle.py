@@ -34,6 +34,25 @@ def figure_sums(figures: Path) -> dict[str, str]:
     return {path.relative_to(figures).as_posix(): file_digest(path) for path in files}
 
 
+def altered_figures(figures: Path, run: dict[str, Any]) -> dict[str, str]:
+    """The files of a run's figures that are not as its record has them, each with what is so.
+
+    Raises:
+        ValueError: the record has no SHA-256 of figures.
+    """
+    recorded, sums = run.get("figure_sha256"), figure_sums(figures)
+    if recorded is None:
+        raise ValueError(
+            f"the run of {figures} has no SHA-256 of its figures, since an earlier version wrote it; run it again"
+        )
+    return {
+        name: f"{what}, by the SHA-256 in its run.json"
+        for name in sorted({*recorded, *sums})
+        if recorded.get(name) != sums.get(name)
+        for what in ["is missing" if name not in sums else "differs" if name in recorded else "is not of this run"]
+    }
+
+
 def write_bundle(folder: Path) -> Path:
     """Writes `drsrobust-PROFILE.zip` into the folder of a finished run: `run.json`, `figures/`, the cached models on the run's
     data sets in `checkpoints/`, `SIZES` (bytes) and `SHA256SUMS`. The same files give the same archive, byte for byte.

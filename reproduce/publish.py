@@ -11,7 +11,7 @@ from typing import Any
 from drsrobust._files import cache_folder, new_file, new_folder
 from drsrobust._locks import exclusive
 from reproduce import other_papers
-from reproduce.bundle import figure_sums
+from reproduce.bundle import altered_figures
 from reproduce.figures_page import figures_page
 from reproduce.notebooks import FIGURES, ROOT
 from reproduce.package import write_package
@@ -105,15 +105,8 @@ def checked_run(profile: str, build: Path) -> dict[str, Any]:
     source = build / profile / "figures"
     if not (source / TABLE).is_file():
         raise ValueError(f"the {profile} run has no {TABLE}: it has no verdicts; run it again")
-    recorded, sums = run.get("figure_sha256"), figure_sums(source)
-    if recorded is None:
-        raise ValueError(
-            f"the {profile} run has no SHA-256 of its figures, since an earlier version wrote it; run it again"
-        )
-    for name in sorted({*recorded, *sums}):
-        if recorded.get(name) != sums.get(name):
-            what = "is missing" if name not in sums else "differs" if name in recorded else "is not of this run"
-            raise ValueError(f"{source / name} {what}, by the SHA-256 in its run.json; run it again")
+    for name, what in altered_figures(source, run).items():
+        raise ValueError(f"{source / name} {what}; run it again")
     return run
 
 

@@ -50,6 +50,11 @@ def test_an_image_is_installed_as_make_does(name):
     assert installs(text) == set_up() and "pip check && " in text
 
 
+def test_an_image_has_nothing_that_git_ignores():
+    ignored, left_out = ((ROOT / name).read_text().split("\n") for name in (".gitignore", ".containerignore"))
+    assert {line.strip("/") for line in ignored} <= {line.removeprefix("**/") for line in left_out}
+
+
 def test_without_a_folder_the_variable_of_the_environment_stays():
     assert make("--eval=show: ; @printenv DRSROBUST_DATA", "show", DRSROBUST_DATA="as it is") == "as it is\n"
 

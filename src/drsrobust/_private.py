@@ -19,17 +19,14 @@ _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 
 @contextmanager
 def private_folder(path: Path) -> Iterator[Path]:
-    """A new folder `path`-<random>, mode 0700, which is deleted when the block ends. Those of killed processes are deleted
-    first: folders of such a name and of this user that have this function's mark and that no process holds.
+    """A new folder `path`-<random>, mode 0700, which is deleted when the block ends; those of killed processes are deleted
+    first.
 
     Raises:
         PermissionError: the file system lets others write to it all the same.
     """
     make_folder(path.parent)
-    named = re.compile(re.escape(path.name) + "-[a-z0-9_]{8}")
-    for entry in list(path.parent.iterdir()):
-        if named.fullmatch(entry.name) and (status := _leftover(entry)):
-            _delete(entry, status)
+    delete_leftovers(path)
     folder = Path(tempfile.mkdtemp(prefix=f"{path.name}-", dir=path.parent))
     status = folder.lstat()
     try:
@@ -37,6 +34,15 @@ def private_folder(path: Path) -> Iterator[Path]:
             yield folder
     finally:
         _delete(folder, status)
+
+
+def delete_leftovers(path: Path) -> None:
+    """Deletes folders `private_folder(path)` of killed processes: of such a name and of this user, with the mark of that
+    function, and that no process holds."""
+    named = re.compile(re.escape(path.name) + "-[a-z0-9_]{8}")
+    for entry in list(path.parent.iterdir()):
+        if named.fullmatch(entry.name) and (status := _leftover(entry)):
+            _delete(entry, status)
 
 
 @contextmanager

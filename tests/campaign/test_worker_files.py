@@ -4,13 +4,14 @@ import os
 import pickle
 import shutil
 import tempfile
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 
 import drsrobust as dr
+from drsrobust._locks import exclusive
 from drsrobust._processes import process_context
 from drsrobust.campaign import workers
 
@@ -100,7 +101,7 @@ def test_a_folder_of_another_user_is_not_read(batches, tmp_path, monkeypatch):
 
 
 def test_folders_that_look_alike_stay(evaluator, tmp_path):
-    """A user's own folders, one that another user made before, and links."""
+    """A user's own folders, one that another user made before, and links; what a killed run left goes with the next run."""
     own = [tmp_path / name for name in ("wk.workers", "wk.workers-abcdefgh", "wk.workers-notes", "k.workers-abcdefgh")]
     for folder in own:
         folder.mkdir()
@@ -110,8 +111,13 @@ def test_folders_that_look_alike_stay(evaluator, tmp_path):
     (marked / ".drsrobust.lock").touch()
     (tmp_path / "wk.workers-linked__").symlink_to(marked)
     (tmp_path / "wk.workers-a_file__").write_text("text")
-    with ThreadPoolExecutor(1) as pool:
-        dr.Campaign(evaluator, store=tmp_path / "wk", **GRID).run(progress=False, executor=pool)
+    left, held = (tmp_path / f"wk.workers-{name}" for name in ("leftover", "held_now"))
+    for folder in (left, held):
+        folder.mkdir()
+        (folder / ".drsrobust.lock").touch()
+    with exclusive(held / ".drsrobust"):
+        dr.Campaign(evaluator, store=tmp_path / "wk", **GRID).run(progress=False, workers=1)
+    assert not left.exists() and held.exists()
     assert all((folder / "thesis.txt").is_file() for folder in own) and (marked / ".drsrobust.lock").exists()
     assert (tmp_path / "wk.workers-linked__").is_symlink() and (tmp_path / "wk.workers-a_file__").is_file()
 

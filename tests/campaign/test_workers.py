@@ -109,6 +109,21 @@ def _die(order, work):
     os._exit(1)
 
 
+def test_workers_that_return_nothing_for_long_are_named(evaluator, expected, tmp_path, monkeypatch):
+    """Nothing is ended: the table is whole."""
+    names = {"SILENT_SECONDS": 0.3, "ASK_SECONDS": 0.02, "run_chunk": _late}
+    for name, value in names.items():
+        monkeypatch.setattr(running, name, value)
+    with ThreadPoolExecutor(1) as executor, pytest.warns(UserWarning, match=r"for: trials \d to \d+ of \w+\(.* in "):
+        same(campaign(evaluator, tmp_path / "s").run(progress=False, executor=executor), expected)
+
+
+def _late(order, work, real=running.run_chunk):
+    if (work.condition, work.trials[0]) == (0, 0):
+        time.sleep(0.5)
+    return real(order, work)
+
+
 def test_how_many_workers_an_executor_has():
     nthreads = {"tcp://a": 2, "tcp://b": 1}
     client = SimpleNamespace(nthreads=lambda: nthreads)
@@ -176,9 +191,9 @@ def test_long_campaigns_move_to_processes(evaluator, expected, tmp_path, monkeyp
     """The rest is computed by as many processes as there are cores."""
     moved, real = [], running.run_in_processes
 
-    def noted(schedule, order, workers, finished, progress):
+    def noted(schedule, order, workers, *others):
         moved.append((workers, schedule.computed))
-        real(schedule, order, workers, finished, progress)
+        real(schedule, order, workers, *others)
 
     monkeypatch.setattr("drsrobust.campaign.stored_trials.run_in_processes", noted)
     same(campaign(evaluator, tmp_path / "s").run(progress=False), expected)

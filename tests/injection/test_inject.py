@@ -1,7 +1,9 @@
 import contextlib
 import copy
+import ctypes
 import io
 import itertools
+import mmap
 import pickle
 import random
 
@@ -309,6 +311,23 @@ def test_read_only_memory_is_refused(tmp_path):
         pass
     with pytest.raises(ValueError, match="weight lies in read-only memory"):
         FixedCount(1).sample(resolve(model, "weight"), seed=1).apply(model)
+
+
+def test_memory_at_an_address_that_was_writable_is_checked_again():
+    """As a file that is mapped for reading where a freed tensor was; the parameter stays."""
+    model, region = nn.Linear(4, 4), mmap.mmap(-1, mmap.PAGESIZE)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(region))
+    protect = ctypes.CDLL(None).mprotect
+    for protection in (mmap.PROT_READ | mmap.PROT_WRITE, mmap.PROT_READ):
+        model.weight.data = torch.frombuffer(region, dtype=torch.float32, count=16).view(4, 4)
+        assert model.weight.data_ptr() == address
+        assert protect(ctypes.c_void_p(address), mmap.PAGESIZE, protection) == 0
+        refused = pytest.raises(ValueError, match="weight lies in read-only memory")
+        with refused if protection == mmap.PROT_READ else contextlib.nullcontext():
+            for seed in range(3):
+                with inject(model, FixedCount(1), "weight", seed=seed):
+                    pass
+    assert protect(ctypes.c_void_p(address), mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE) == 0
 
 
 @pytest.mark.parametrize("way", ["deepcopy", "pickle", "state_dict", "save", "parent"])

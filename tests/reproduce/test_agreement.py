@@ -1,6 +1,7 @@
 """How far a run lies from the published one, and the numbers of two trees from each other."""
 
 import json
+import shutil
 import subprocess
 
 import pandas as pd
@@ -8,6 +9,7 @@ import pytest
 
 from reproduce import agreement, same
 from reproduce.agreement import by_figure, compare_figures, compare_tables, compare_verdicts, equal_models
+from reproduce.bundle import figure_sums
 
 
 def curve(**changes):
@@ -107,22 +109,36 @@ def test_a_verdict_that_one_side_lacks(tmp_path):
 
 
 def test_the_command(folders, tmp_path, monkeypatch, capsys):
+    """Its counts fit: 3 numbers, of which one differs; without the figure's file none is compared."""
     from reproduce import __main__
 
     published, here = folders
-    for module in (agreement, __main__):
-        monkeypatch.setattr(module, "FIGURES", published)
+    monkeypatch.setattr(agreement, "FIGURES", published)
+    record = {"profile": "laptop", "figure_sha256": figure_sums(published)}
+    (published / "run.json").write_text(json.dumps(record))
     call = ["--compare", "--out", str(tmp_path / "build"), "--profile"]
     assert __main__.main([*call, "laptop"]) == 2
     for profile in ("laptop", "paper"):
         (tmp_path / "build" / profile).mkdir(parents=True)
-        (tmp_path / "build" / profile / "run.json").write_text("{}")
-    here.rename(tmp_path / "build" / "laptop" / "figures")
-    assert __main__.main([*call, "laptop"]) == 0
+        (tmp_path / "build" / profile / "run.json").write_text(json.dumps({"figure_sha256": figure_sums(here)}))
+    here = here.rename(tmp_path / "build" / "laptop" / "figures")
+    assert __main__.main([*call, "laptop"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert [line[:6] for line in lines[:4]] == ["3 of 3", "2 of 3", "1 of 2", "1 of 2"]
     assert "03_ber_sweep: of 3 numbers 1 differs" in lines[4] and "published reproduced, here partly" in lines[-1]
     assert __main__.main([*call, "paper"]) == 2 and "laptop, not of paper" in capsys.readouterr().err
+    for name in ("03_ber_sweep", "07_abft_overhead"):
+        (here / "data" / f"{name}.csv").unlink()
+    (here / "models.csv").write_text((published / "models.csv").read_text())
+    assert __main__.main([*call, "laptop"]) == 1
+    text = capsys.readouterr().out
+    assert [line[:6] for line in text.splitlines()[:5]] == ["0 of 3", "0 of 0", "1 of 2", "2 of 4", "2 of 2"]
+    assert all(f"{name}, by the SHA-256" in text for name in ("03_ber_sweep.csv is missing", "models.csv differs"))
+    shutil.copytree(published, here, dirs_exist_ok=True)
+    (here.parent / "run.json").write_text(json.dumps({"figure_sha256": figure_sums(here)}))
+    assert __main__.main([*call, "laptop"]) == 0
+    (here.parent / "run.json").write_text("{}")
+    assert __main__.main([*call, "laptop"]) == 2
 
 
 @pytest.fixture

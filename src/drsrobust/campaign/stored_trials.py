@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from drsrobust._arguments import check_truth, check_whole, wrong
 from drsrobust._files import cache_folder
+from drsrobust._private import delete_leftovers
 from drsrobust._processes import UnguardedScript, check_script, cores
 from drsrobust._provenance import commit, machine, versions
 from drsrobust.campaign.conditions import Condition, sharing_maps
@@ -34,7 +35,7 @@ from drsrobust.campaign.store import Store
 from drsrobust.campaign.table import DESCRIPTION, SCHEMA, stored_schema
 from drsrobust.campaign.trial import Runner, run_here
 from drsrobust.campaign.trial_code import differing
-from drsrobust.campaign.workers import TrialSpec, run_in_processes, run_there
+from drsrobust.campaign.workers import TrialSpec, run_in_processes, run_there, worker_folder
 from drsrobust.statistics.columns import MITIGATION
 from drsrobust.statistics.summary import summarise
 
@@ -142,6 +143,7 @@ class StoredTrials(ABC):
 
     def _compute(self, runner: Runner, workers: int | None, executor: Executor | None, progress: bool) -> None:
         """Computes and stores the trials that are not in the store yet. Arguments and errors are those of `run`."""
+        delete_leftovers(worker_folder(self.store.folder))
         stored = self.store.read(list(dict.fromkeys([*HARM, *self._scheduled, *self.metrics[:1]])))
         schedule = self._schedule(stored.select(self._scheduled))
         names = [f"{condition.error_model} in {condition.target}" for condition in self.conditions]
@@ -163,17 +165,18 @@ class StoredTrials(ABC):
                 if run_here(schedule, runner, finished, may_switch=switch.worthwhile):
                     return
                 workers = cores()
-            self._run_there(schedule, finished, workers, executor, report.working if report else lambda workers: None)
+            working = report.working if report else lambda workers: None
+            self._run_there(schedule, finished, names, workers, executor, working)
 
     def _run_there(
-        self, schedule: Schedule, finished, workers: int | None, executor: Executor | None, progress
+        self, schedule: Schedule, finished, names, workers: int | None, executor: Executor | None, progress
     ) -> None:
         # Processes of this machine share the evaluator's memory; workers of an executor may be on several machines.
         with self._worker_spec(1 if executor is not None else workers) as spec:
             if executor is not None:
-                run_there(schedule, spec, executor, finished, workers=workers, progress=progress)
+                run_there(schedule, spec, executor, finished, names, workers=workers, progress=progress)
             else:
-                run_in_processes(schedule, spec, workers, finished, progress)
+                run_in_processes(schedule, spec, workers, finished, names, progress)
 
     def _schedule_of(self, *stored: pa.Table) -> Schedule:
         """The trials that are to be computed, when those of some tables have finished."""
@@ -228,6 +231,16 @@ class StoredTrials(ABC):
         return (
             f"{len(raised):,} of {len(self.timings()):,} trials raised, and have no scores; the first: "
             f"{first['error_model']} in {first['target']}, trial {first['trial']}: {first['error']}"
+        )
+
+    def left_out_text(self) -> str:
+        """How many stored trials a campaign of more trials left that this one does not ask for; an empty text without any."""
+        n_stored = len(self.store.keys())  # first: another process may be writing
+        if (left := n_stored - len(self._stored(["trial"]))) <= 0:
+            return ""
+        return (
+            f"{left:,} of {n_stored:,} stored trials are left out, those beyond the first {self.trials:,} of each condition; a "
+            "larger number of trials shows them"
         )
 
     def errors(self) -> "pd.DataFrame":

@@ -96,19 +96,19 @@ def audit(error_map: ErrorMap) -> pa.StructArray:
     errors (as component and as tensor) in the order of their first hit; bits ascending. Bits of quantized rows are numbered
     within their byte.
     """
-    place, bit, count = errors_by_bit(error_map)
-    components, tensors = [entry.component for entry in error_map.fingerprint], list(error_map.targets)
+    tensor, bit, count = errors_by_bit(error_map)
+    entries = [error_map.fingerprint[number] for number in tensor.tolist()]
+    components, tensors = [entry.component for entry in entries], [entry.name for entry in entries]
     by_site = defaultdict(list)
     for hit in () if error_map.log is None else error_map.log.hits:
         by_site[hit.site].append(hit.mask)
     for site, masks in by_site.items():
         counts = count_bits(np.concatenate(masks))
         bits = np.flatnonzero(counts)
-        place = np.append(place, np.full(len(bits), len(tensors)))
         bit, count = np.append(bit, bits.astype(np.uint8)), np.append(count, counts[bits])
-        components.append(site)
-        tensors.append(site)
-    names = [pa.array(values, pa.string()).take(pa.array(place)) for values in (components, tensors)]
+        components += [site] * len(bits)
+        tensors += [site] * len(bits)
+    names = [pa.array(values, pa.string()) for values in (components, tensors)]
     return pa.StructArray.from_arrays([*names, pa.array(bit), pa.array(count)], fields=list(BIT_COUNT))
 
 

@@ -8,6 +8,7 @@ import multiprocessing
 import secrets
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Executor, Future
 from concurrent.futures.process import BrokenProcessPool
@@ -107,6 +108,11 @@ class WorkerSpec:
         return LocalRunner(*unpacked(self), self.trial_options)
 
 
+def worker_folder(store: Path) -> Path:
+    """What the names of folders of `worker_files` begin with."""
+    return store.with_name(f"{store.name}.workers")
+
+
 def new_key() -> str:
     """A key that no other specification has: code without a digest does not show in a campaign's identity, and a living worker
     keeps its runner by the key."""
@@ -137,7 +143,7 @@ def worker_files(
     from safetensors.torch import save_file
 
     content = model_file(evaluator)
-    with private_folder(store.with_name(f"{store.name}.workers")) as folder:
+    with private_folder(worker_folder(store)) as folder:
         with writing(folder):
             tensors = {name: tensor.detach().cpu() for name, tensor in _written(evaluator.model).items()}
             sparse = {name: tensor for name, tensor in tensors.items() if is_sparse(tensor)}
@@ -301,6 +307,7 @@ def run_chunk(spec: TrialSpec, work: Chunk) -> pa.Table:
 
 
 ASK_SECONDS = 1.0  # between two looks at how many workers there are
+SILENT_SECONDS = 600.0  # without a result, after which a warning names the trials that workers have
 RETRIES = 3  # times that workers may die before the campaign gives up
 
 
@@ -313,6 +320,7 @@ def run_there(
     spec: TrialSpec,
     executor: Executor,
     finished: Finished,
+    names: Sequence[str],
     *,
     workers: int | None = None,
     progress: Callable[[int], None] = lambda workers: None,
@@ -324,12 +332,16 @@ def run_there(
         spec: for the workers.
         executor: of `concurrent.futures`, or one with the same interface.
         finished: called with every finished chunk.
+        names: of the conditions, for messages.
         workers: of the executor; None: as many as it has (`_workers_of`), asked again as they come and go.
         progress: called with the number of workers, when it may have changed.
+
+    Warns:
+        UserWarning: no result came for SILENT_SECONDS; nothing is ended, since a trial may take that long.
     """
     running: dict[Future, Chunk] = {}
     ended: SimpleQueue[Future] = SimpleQueue()
-    began, asked = time.monotonic(), -inf
+    began, asked, heard = time.monotonic(), -inf, time.monotonic()
     n_workers = 0
     try:
         while True:
@@ -352,8 +364,11 @@ def run_there(
             try:
                 future = ended.get(timeout=ASK_SECONDS)
             except Empty:
+                if time.monotonic() - heard > SILENT_SECONDS:
+                    heard = time.monotonic()
+                    warnings.warn(_silent(list(running.values()), names), stacklevel=2)
                 continue
-            work = running.pop(future)
+            work, heard = running.pop(future), time.monotonic()
             try:
                 finished(future.result())
             except BaseException:
@@ -371,6 +386,16 @@ def _workers_of(executor: Executor) -> int:
     return getattr(executor, "_max_workers", None) or getattr(executor, "num_workers", None) or 4
 
 
+def _silent(waited_for: Sequence[Chunk], names: Sequence[str]) -> str:
+    """What is said of workers that have not returned anything for long."""
+    parts = [f"trials {work.trials[0]} to {work.trials[-1]} of {names[work.condition]}" for work in waited_for]
+    more = f", and {len(parts) - 3} more" if len(parts) > 3 else ""
+    return (
+        f"no worker has returned a result for {SILENT_SECONDS / 60:.3g} minutes; waited for: {'; '.join(parts[:3])}{more}. If "
+        "they hang, interrupt the campaign and run it again: finished trials are stored"
+    )
+
+
 def _drain(running: dict[Future, Chunk], schedule: Schedule, finished: Finished) -> None:
     """Stores chunks that are finished; the other ones become pending again."""
     for future, work in running.items():
@@ -384,7 +409,12 @@ def _drain(running: dict[Future, Chunk], schedule: Schedule, finished: Finished)
 
 
 def run_in_processes(
-    schedule: Schedule, spec: TrialSpec, workers: int, finished: Finished, progress: Callable[[int], None]
+    schedule: Schedule,
+    spec: TrialSpec,
+    workers: int,
+    finished: Finished,
+    names: Sequence[str],
+    progress: Callable[[int], None],
 ) -> None:
     """Computes trials in fresh processes of one thread each. Processes that die are replaced.
 
@@ -394,7 +424,7 @@ def run_in_processes(
     for _ in range(RETRIES):
         with pool(workers) as executor:
             try:
-                run_there(schedule, spec, executor, finished, workers=workers, progress=progress)
+                run_there(schedule, spec, executor, finished, names, workers=workers, progress=progress)
                 return
             except BrokenProcessPool as error:
                 died = error

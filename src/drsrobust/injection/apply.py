@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.autograd.graph import increment_version
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from drsrobust.injection.stored import OPTIMIZER, Stored, distinct_spans
@@ -412,16 +413,25 @@ def _check_original(name: str, words: WordView, index: np.ndarray, made_from: np
         )
 
 
+# Storage and address of tensors that lie in memory that can be written. While the weak reference is kept, the storage's number is
+# given to no other one, and a storage that gets other memory has another address.
+_WRITABLE: dict[tuple[int, int], StorageWeakRef] = {}
+
+
 def _refuse_read_only(tensors: Mapping[str, torch.Tensor]) -> None:
     """Raises ValueError for a tensor in read-only memory (a file mapped for reading), where a write would end the process.
 
     The kernel copies the tensor's first byte through a pipe onto itself; for read-only memory this is an error, not a signal.
+    Each tensor is checked once.
     """
+    places = {name: (t.untyped_storage()._cdata, t.data_ptr()) for name, t in tensors.items() if t.is_cpu}
+    unknown = {name: place for name, place in places.items() if place not in _WRITABLE}
+    if not unknown:
+        return
     source, sink = os.pipe()
     try:
-        for name, tensor in tensors.items():
-            if not tensor.is_cpu:
-                continue
+        for name, place in unknown.items():
+            tensor = tensors[name]
             first = c_char.from_address(tensor.data_ptr())
             os.write(sink, first.value)
             try:
@@ -431,9 +441,12 @@ def _refuse_read_only(tensors: Mapping[str, torch.Tensor]) -> None:
                     f"{name} lies in read-only memory (a file mapped for reading?); errors need a copy: "
                     f"model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)"
                 ) from None
+            _WRITABLE[place] = StorageWeakRef(tensor.untyped_storage())
     finally:
         os.close(source)
         os.close(sink)
+    for place in [place for place, storage in _WRITABLE.items() if storage.expired()]:
+        del _WRITABLE[place]
 
 
 def _version(tensor: torch.Tensor) -> int:

@@ -102,14 +102,12 @@ def _tell(campaign, settings, table) -> None:
 
 @main.command()
 @_FILE
+@_TRIALS
 @click.option("--folder", type=click.Path(file_okay=False), help="Where to; without it as the file says.")
-def report(file: str, folder: str | None) -> None:
+def report(file: str, trials: int | None, folder: str | None) -> None:
     """Write the report of a campaign's finished trials, without running more."""
-    from drsrobust_extras.pages.campaign_file import read_campaign_file
-
     with _errors():
-        settings = read_campaign_file(file)
-        _write(settings.make(), settings, folder)
+        _write(*_made(file, trials), folder)
 
 
 def _write(campaign, settings, folder: str | None = None) -> None:
@@ -117,6 +115,8 @@ def _write(campaign, settings, folder: str | None = None) -> None:
 
     page = write(campaign, settings.report_folder if folder is None else folder, bounds=settings.report.ends())
     click.echo(f"report: {page}")
+    if text := campaign.left_out_text():
+        click.echo(text)
 
 
 @main.command()

@@ -115,6 +115,10 @@ def test_the_page_s_example_runs_and_goes_on(folder):
     assert len(campaign.table()) == 3 * 3 * 2 * 4 and campaign.store.folder == folder / "trials"
     done = run("report", folder / "study.toml", "--folder", folder / "again")
     assert done.exit_code == 0 and (folder / "again" / "summary.csv").is_file()
+    assert "18 of 90 stored trials are left out, those beyond the first 4 of" in done.output
+    assert "18 of 90 stored trials are left out" in (folder / "again" / "index.html").read_text()
+    done = run("report", folder / "study.toml", "--folder", folder / "again", "--trials", 5)
+    assert len(pd.read_csv(folder / "again" / "trials.csv")) == 90 and "left out" not in done.output
 
 
 def test_a_report_needs_trials_and_a_check_runs_none(folder):

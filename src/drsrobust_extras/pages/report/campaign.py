@@ -78,7 +78,8 @@ def _write(
     write_csv(summary, folder / "summary.csv")
     evaluator = campaign.evaluator
     columns = [*_SHOWN, *(f"{metric}{end}" for metric in (main, *others) for end in ENDS)]
-    cards = [*_cards(found, recovered, main, headline), *_unsure(campaign, by_condition, summary), *_raised(campaign)]
+    cards = [*_cards(found, recovered, main, headline), *_unsure(campaign, by_condition, summary)]
+    cards += [*_raised(campaign), *_left_out(campaign)]
     page = (
         templates()
         .get_template("campaign.html.j2")
@@ -183,6 +184,11 @@ def _has_strata(condition: Condition) -> bool:
 def _raised(campaign: Campaign) -> list[dict[str, str]]:
     text = campaign.raised_text()
     return [{"head": "Without scores", "text": f"{text}."}] if text else []
+
+
+def _left_out(campaign: Campaign) -> list[dict[str, str]]:
+    text = campaign.left_out_text()
+    return [{"head": "Left out", "text": f"{text}."}] if text else []
 
 
 def _where(row: Mapping[str, Any]) -> str:
