@@ -101,7 +101,7 @@ def mismatch(name: str, value: Any, annotation: Any) -> str:
     number = next((found for leaf in _leaves(value) if (found := _as_number(leaf))), None)
     if number and "float" in type_name(annotation):
         text += f". In YAML {number[0]} is text; write {number[1]}"
-    if isinstance(value, str) and value.startswith("[") and "list" in type_name(annotation):
+    if isinstance(value, str) and value[:1] + value[-1:] == "[]" and "list" in type_name(annotation):
         text += f"; `papermill -p` passes lists as text: use `python -m reproduce NOTEBOOK '{name}=...'`"
     return text
 
