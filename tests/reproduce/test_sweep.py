@@ -1,6 +1,5 @@
 """Sweeps: how they are read, what is refused in a line, and one that is killed and goes on."""
 
-import json
 import os
 import re
 import signal
@@ -17,6 +16,7 @@ from reproduce import __main__
 from reproduce.notebooks import all_notebooks, read_notebook
 from reproduce.profiles import Profile, load_profile
 from reproduce.sweep import read_assignments, read_grid
+from reproduce.sweep_result import read_result
 from tests.refusals import refuses
 from tests.reproduce.test_parameters import write
 
@@ -342,3 +342,5 @@ def test_its_calls_are_understood():
     for name, rest in calls:
         for quoted, word in re.findall(r"'(\w+=[^']+)'|(?<!\")\b(\w+=[\w,.]+)", rest):
             parse_assignment(quoted or word, notebooks[name])
+    (text,) = re.findall(r"--result (\d\d\S+)`", PAGE)
+    assert str(read_result(text, notebooks["03_ber_sweep"])) == text
