@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jinja2
 import nbformat
@@ -13,23 +13,18 @@ import pandas as pd
 from drsrobust._files import new_file
 from drsrobust._hashing import file_digest
 from drsrobust._provenance import commit, machine, versions
-from drsrobust_extras.pages.plots.curves import interval
 from drsrobust_extras.pages.plots.save import read_words, save, write_csv
-from drsrobust_extras.pages.plots.style import apart, legend_outside, new_panels, series_style, styled
 from drsrobust_extras.pages.report import figure_entries, templates
 from reproduce import executed
 from reproduce.plan import duration
 from reproduce.runner import Outcome
 from reproduce.sweep import Sweep
 from reproduce.sweep_chart import draw_result, grouped
-from reproduce.sweep_result import PANELS, Result, average, panel_columns
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from reproduce.sweep_result import PANELS, SEED, Result, average, averaged, chosen, means_by, panel_columns
 
 # What curves are drawn of, where a figure's CSV has it with its interval at several rates; the first that is there.
 MEASURES = {"recovery": "share of the lost AUC regained", "auc": "AUC", "auc_drop": "loss of AUC", "pvf": "PVF"}
-SHOWN = 24  # points in a figure at most
+SHOWN = 24  # lines in a figure at most
 RESULT = "result"  # name of its figure
 
 
@@ -96,34 +91,30 @@ def _result(
         ValueError: the tables lack it, or all its values are blank.
     """
     averages, words = average(result, tables, sweep.varied), _words(folder, result.figure, tables[result.figure])
-    column = averages.column
-    if averages.table[column].isna().all():
+    table, column = chosen(result, tables, sweep.varied)
+    if table[column].isna().all():
         raise ValueError(f"all values of {result} are blank")
     label = MEASURES.get(result.column, result.column.replace("_", " "))
     where = ", ".join(f"{name} = {value}" for name, value in result.rows.items())
     title = f"{label} against {averages.axis.replace('_', ' ')}{f', where {where}' if where else ''}"
-    of = f"{result.column} of {result.figure}.csv"
     failed = len(sweep.points) - tables[result.figure]["point"].nunique()
-    left_out = f" {failed} of {len(sweep.points)} points have none." if failed else ""
-    caption = f"{title[:1].upper()}{title[1:]}; {averages.over}."
-    details = f"{of}; {result.figure}: {words['caption']}{left_out}"
     save(
         draw_result(averages, label),
         RESULT,
         averages.table,
-        caption,
-        details=details,
+        f"{words['caption'].removesuffix('.')}; {averages.over}.",
+        details=f"Column {result.column} of {result.figure}.csv."
+        + (f" {failed} of {len(sweep.points)} points have none." if failed else ""),
         title=f"{title[:1].upper()}{title[1:]}",
         timed=words["timed"],
         folder=folder / "figures",
     )
+    keys = panel_columns(table, [*sweep.varied, column])
+    points, _ = averaged(table, column, ["point", *keys])
     columns: dict[str, dict[str, Any]] = {}
-    for name, rows in grouped(averages.points.dropna(subset=[column]), averages.keys).items():
-        cells = {
-            row["point"]: (row[column], _cell(*row[[column, f"{column}_low", f"{column}_high"]]))
-            for _, row in rows.iterrows()
-        }
-        columns[f"{label}{f': {name}' if name else ''}"] = cells
+    for name, rows in grouped(points.dropna(subset=[column]), keys).items():
+        ends = rows[["point", column, f"{column}_low", f"{column}_high"]].to_numpy()
+        columns[f"{label}{f': {name}' if name else ''}"] = {one[0]: (one[1], _cell(*one[1:])) for one in ends}
     return columns
 
 
@@ -182,15 +173,20 @@ def _distinct(tables: Mapping[str, pd.DataFrame], curves: Mapping[str, Curves | 
 
 
 def _draw(figure: str, table: pd.DataFrame, curves: Curves, sweep: Sweep, folder: Path) -> None:
-    points = list(table["point"].unique())
-    shown, words = points[:SHOWN], _words(folder, figure, table)
-    some = f"the first {SHOWN} of {len(points)} points" if len(points) > SHOWN else f"{len(points)} points"
-    ax = _lines(table[table["point"].isin(shown)], curves)
-    caption = f"{MEASURES[curves.measure]} against the bit error rate with its interval: a line for each of {some}."
-    title = f"{figure.replace('_', ' ')} over {', '.join(sweep.varied)}"
-    details = f"{points[0]}: {words['details']}" if words["details"] else ""
+    """Draws a panel for each group of rows, in it a line for all points that differ in their seed alone."""
+    lines = [name for name in sweep.varied if name != SEED]
+    drawn, words = table[table["ber"] > 0], _words(folder, figure, table)
+    if lines:
+        drawn = drawn.merge(drawn[lines].drop_duplicates()[:SHOWN])
+    some = f", the first {SHOWN}" if table[lines].drop_duplicates().shape[0] > SHOWN else ""
+    label, by = MEASURES[curves.measure], ", ".join(lines)
+    averages = means_by(drawn, curves.measure, "ber", lines, curves.keys)
+    title = f"{figure}: {label} against the bit error rate{by and f', by {by}'}{some}"
+    caption = f"{words['caption'].removesuffix('.')}; {averages.over}."
+    details = f"{table['point'].iloc[0]}: {words['details']}" if words["details"] else ""
     options = {"details": details, "timed": words["timed"], "appendix": words["appendix"], "folder": folder / "figures"}
-    save(ax, figure, table, caption[:1].upper() + caption[1:], title=title, **options)
+    ax = draw_result(averages, label, "bit error rate (flips per stored bit)")
+    save(ax, figure, averages.table, caption, title=title, **options)
 
 
 def _pictures(figure: str, table: pd.DataFrame, folder: Path) -> dict[str, Any]:
@@ -203,32 +199,6 @@ def _pictures(figure: str, table: pd.DataFrame, folder: Path) -> dict[str, Any]:
             entries[picture] = figure_entries(figures, [figure])[0] | {"folder": f"{point}/figures", "points": []}
         entries[picture]["points"].append(point)
     return {"caption": _words(folder, figure, table)["caption"], "entries": list(entries.values())}
-
-
-@styled
-def _lines(table: pd.DataFrame, curves: Curves) -> "Axes":
-    """A panel for each group of rows, in it a line for each point."""
-    groups, points = grouped(table, curves.keys), list(table["point"].unique())
-    across = min(2, len(groups))
-    panels = new_panels(across, rows=-(-len(groups) // across))
-    for ax in panels[len(groups) :]:
-        ax.remove()
-    for place, (ax, (title, rows)) in enumerate(zip(panels, groups.items(), strict=False)):
-        for index, point in enumerate(points):
-            line = rows[(rows["point"] == point) & (rows["ber"] > 0)].sort_values("ber")
-            style = series_style(index) | {"label": point, "capsize": 2, "markersize": 4.5, "linewidth": 1.4}
-            if len(line):
-                shifted = line["ber"] * apart(index, len(points))
-                ax.errorbar(shifted, line[curves.measure], yerr=interval(line, curves.measure), **style)
-        ax.set(xscale="log", title=title)
-        is_lowest = place + across >= len(groups)
-        ax.tick_params(labelbottom=is_lowest)
-        if is_lowest:
-            ax.set_xlabel("bit error rate (flips per stored bit)")
-        if place % across == 0:
-            ax.set_ylabel(MEASURES[curves.measure])
-    legend_outside(panels[across - 1])
-    return panels[0]
 
 
 def _point(environment: jinja2.Environment, sweep: Sweep, folder: Path, point: str, outcome: Outcome) -> dict[str, Any]:

@@ -38,7 +38,6 @@ class Averages(NamedTuple):
             where there are none), `of` (how many values are averaged) and `blank` (how many more have no number).
         axis: the parameter that is swept first.
         lines, panels: columns whose values have a line, or a panel, of their own.
-        points: the same by `point`, and by `keys`, columns of text that tell its rows apart.
         over: what the ends are of, in words.
     """
 
@@ -47,8 +46,6 @@ class Averages(NamedTuple):
     axis: str
     lines: list[str]
     panels: list[str]
-    points: "pd.DataFrame"
-    keys: list[str]
     over: str
 
 
@@ -93,7 +90,6 @@ def average(result: Result, tables: dict[str, "pd.DataFrame"], varied: list[str]
     axis = next((name for name in varied if name != SEED), varied[0])
     others = [name for name in varied if name not in (axis, SEED) and table.groupby(axis)[name].nunique().max() > 1]
     keys = panel_columns(table, [*varied, column])
-    groups = [axis, *others, *keys]
     is_one = [*varied, *keys, *({TRAINING} & set(table))]
     if several := table[table.duplicated(is_one, keep=False)].drop_duplicates("point").to_dict("records"):
         rows = table[(table[varied] == [several[0][name] for name in varied]).all(axis=1)]
@@ -104,13 +100,17 @@ def average(result: Result, tables: dict[str, "pd.DataFrame"], varied: list[str]
             f"{result} leaves {len(rows)} rows in the point {several[0]['point']}, which differ in "
             f"{', '.join(differ) or 'no column before it'}; choose one, as by ',{one}'"
         )
-    points, _ = averaged(table, column, ["point", *keys])
     others, panels = (others, keys) if others or not keys else _apart(table, keys)
     if (number := table[panels].drop_duplicates().shape[0] if panels else 1) > PANELS:
         raise ValueError(f"{result} has {number} panels; choose some by ',name=value' of {', '.join(panels)}")
-    means, is_spread = averaged(table, column, groups)
+    return means_by(table, column, axis, others, panels)
+
+
+def means_by(table: "pd.DataFrame", column: str, axis: str, lines: list[str], panels: list[str]) -> Averages:
+    """The means of a column by the columns of axis, lines and panels."""
+    means, is_spread = averaged(table, column, [axis, *lines, *panels])
     numbers = {name: table[name].nunique() for name in (SEED, TRAINING) if name in table and name != axis}
-    return Averages(column, means, axis, others, panels, points, keys, _over(means, column, numbers, is_spread))
+    return Averages(column, means, axis, lines, panels, _over(means, column, numbers, is_spread))
 
 
 def _apart(table: "pd.DataFrame", keys: list[str]) -> tuple[list[str], list[str]]:
