@@ -211,8 +211,8 @@ def _sweep(
     if paired and len(set(lengths.values())) > 1:
         counts = ", ".join(f"{name} has {length}" for name, length in lengths.items())
         raise ValueError(f"[zip] pairs lists of equal length, but {counts}")
-    if not paired:
-        _check_number(math.prod(lengths.values()), " x ".join(f"{len(lists[name])} of {name}" for name in lists))
+    parts = (" and " if paired else " x ").join(f"{length} of {name}" for name, length in lengths.items())
+    _check_number(max(lengths.values()) if paired else math.prod(lengths.values()), parts)
     names = [name for name in notebook.parameters if name in lists]
     columns = [lists[name] for name in names]
     rows = zip(*columns, strict=True) if paired else product(*columns)

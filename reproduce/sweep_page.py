@@ -105,7 +105,7 @@ def _result(
         f"{words['caption'].removesuffix('.')}; {averages.over}.",
         details=f"Column {result.column} of {result.figure}.csv."
         + (f" {failed} of {len(sweep.points)} points have none." if failed else ""),
-        title=f"{title[:1].upper()}{title[1:]}",
+        title=f"{result.figure}: {title}",
         timed=words["timed"],
         folder=folder / "figures",
     )
