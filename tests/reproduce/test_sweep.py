@@ -37,10 +37,12 @@ while seed == stop and not (place / "go").exists():
     time.sleep(0.05)
 curve = {"ber": [1e-5, 1e-3], "seed": [7, 7], "auc": [0.8, 0.5 + seed / 100], "auc_low": [0.79, 0.5], "auc_high": [0.81, 0.6]}
 curve["model"] = "dlrm"
-for name, data in (("10_test", pd.DataFrame(curve)), ("10_test_more", pd.DataFrame({"value": [seed, 2.0]}))):
+more = pd.DataFrame({"value": [seed, 2.0]})
+for name, data in (("10_test", pd.DataFrame(curve)), ("10_test_more", more), ("10_test_same", pd.DataFrame(curve))):
     (ax,) = dr.plots.new_panels()
     ax.plot(range(2), data.iloc[:, 0], label="x")
-    dr.plots.save(ax, name, data, "A test.", title=f"A message of {seed}.", appendix=name == "10_test_more")
+    title = "One for all." if name == "10_test_same" else f"A message of {seed}."
+    dr.plots.save(ax, name, data, "A test.", title=title, appendix=name == "10_test_more")
 """
 PARAMETERS = 'trials: int = 1\nseed: int = 0\nlog: str = ""\nstop: int = -1\nnames: list[str] = []'
 # `python -m reproduce` with that notebook alone.
@@ -250,7 +252,7 @@ def check_page(folder, points):
     page = (folder / "index.html").read_text()
     for link in re.findall(r'(?:href|src)="([^"#]+)"', page):
         assert (folder / link.replace("%3D", "=").replace("%2C", ",")).is_file(), link
-    assert page.count("<figure>") == 2 + len(points) and "0.51 [0.5, 0.6]" in page
+    assert page.count("<figure>") == 2 + len(points) + 1 and "0.51 [0.5, 0.6]" in page
     pictures = re.findall(r'src="([^"]+)"', page)
     assert pictures[:2] == ["figures/result.svg", "figures/10_test.svg"] and len(set(pictures)) == len(pictures)
     assert all(f"A message of {point[-1]}." in page for point in points)
@@ -267,6 +269,7 @@ def test_a_failed_point_does_not_end_the_others(call, tmp_path):
     points = pd.read_csv(folder / "points.csv")
     assert points["status"].tolist() == ["failed", "done"] and points["error"][0] == said
     assert set(pd.read_csv(folder / "sweep.csv")["trials"]) == {1}
+    assert "1 of 2 points have none" in (folder / "index.html").read_text()
     assert run(call, "trials=0,1", "seed=3").returncode == 1
     assert ran(tmp_path) == ["3 0", "3 0", "3 1"]  # the failed point alone is tried again
 
