@@ -25,10 +25,13 @@ def result(text):
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_the_result_that_a_notebook_names_is_published(name):
-    found = read_result(NOTEBOOKS[name].result, NOTEBOOKS[name])
-    table = pd.read_csv(FIGURES / "data" / f"{found.figure}.csv").assign(point="all", trials=1)
-    means = average(found, {found.figure: table}, ["trials"])
-    assert means.table[found.column].notna().any() and str(found) == NOTEBOOKS[name].result
+    text = NOTEBOOKS[name].result
+    assert text, f"notebooks/{name}.ipynb: name a result of its sweeps in the metadata, as drsrobust.result"
+    found = read_result(text, NOTEBOOKS[name])
+    path = FIGURES / "data" / f"{found.figure}.csv"
+    if path.is_file():  # not of a notebook that is not published yet
+        means = average(found, {found.figure: pd.read_csv(path).assign(point="all", trials=1)}, ["trials"])
+        assert means.table[found.column].notna().any() and str(found) == text
 
 
 def test_seeds_are_averaged_from_the_least_to_the_greatest():
