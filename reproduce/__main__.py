@@ -15,14 +15,15 @@ from drsrobust._processes import cores
 from drsrobust._provenance import commit, machine, versions
 from drsrobust_study.notebook import datasets_of
 from reproduce.bundle import bundles_used, figure_sums, read_checkpoints, write_bundle
-from reproduce.notebooks import ROOT, Notebook, all_notebooks, parse_assignment, progress_file
+from reproduce.notebooks import ROOT, Notebook, all_notebooks, progress_file
 from reproduce.plan import matching, print_plan, read_records, remember
 from reproduce.portable import make_portable
 from reproduce.profiles import JUDGED, Profile, check_name, load_profile, missing_data
 from reproduce.progress import Progress
 from reproduce.runner import end_with_make, explained, locked, read_run, run_notebooks, total_seconds
 from reproduce.statements import load_rules, load_statements, rules_digest, write_statements
-from reproduce.sweep import Sweep, print_sweep_plan, read_assignments, read_grid, run_sweep
+from reproduce.sweep import Sweep, print_sweep_plan, read_assignments, read_grid, read_values, run_sweep
+from reproduce.sweep_result import FORM, Result, read_result
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -81,6 +82,7 @@ def _main(options: argparse.Namespace) -> int:
         data = Path(data).expanduser().resolve() if data else None
         profile = load_profile(options.profile, notebooks, data, check=not options.plan)
         sweep = _sweep(options, notebooks, profile)
+        result = _result(options, sweep)
         chosen = {} if sweep else _choose(options.what, notebooks, profile)
         all_parameters = [sweep.parameters(point) for point in sweep.points] if sweep else chosen.values()
         datasets = [name for parameters in all_parameters for name in datasets_of(parameters)]
@@ -97,7 +99,7 @@ def _main(options: argparse.Namespace) -> int:
     if data:
         os.environ["DRSROBUST_DATA"] = str(data)
     if sweep:
-        return _run_sweep(sweep, notebooks, build / f"{profile.name}-sweep-{sweep.identity}", options)
+        return _run_sweep(sweep, notebooks, build / f"{profile.name}-sweep-{sweep.identity}", options, result)
     if options.plan:
         records, missing = read_records(build, notebooks), missing_data(profile.real_datasets, data)
         print_plan(replace(profile, parameters=chosen), records, options.jobs, missing)
@@ -122,7 +124,21 @@ def _sweep(options: argparse.Namespace, notebooks: dict[str, Notebook], profile:
     return read_grid(Path(options.grid).expanduser(), notebooks, profile)
 
 
-def _run_sweep(sweep: Sweep, notebooks: dict[str, Notebook], folder: Path, options: argparse.Namespace) -> int:
+def _result(options: argparse.Namespace, sweep: Sweep | None) -> Result | None:
+    """What a sweep shows: as the call says, else as its notebook does."""
+    if options.result is not None and sweep is None:
+        raise ValueError(f"--result {options.result} is of a sweep; add --sweep or --grid")
+    text = options.result if options.result is not None else sweep and sweep.notebook.result
+    return read_result(text, sweep.notebook) if text else None
+
+
+def _run_sweep(
+    sweep: Sweep,
+    notebooks: dict[str, Notebook],
+    folder: Path,
+    options: argparse.Namespace,
+    result: Result | None,
+) -> int:
     if options.plan:
         print_sweep_plan(sweep, notebooks, folder, options.jobs)
         return 0
@@ -137,7 +153,7 @@ def _run_sweep(sweep: Sweep, notebooks: dict[str, Notebook], folder: Path, optio
                 print(f"reproduce: {len(failed)} of {len(outcomes)} points failed; {again}", file=sys.stderr)
             from reproduce.sweep_page import write_results  # not above: a refused call must not wait for it
 
-            page = write_results(sweep, folder, outcomes)
+            page = write_results(sweep, folder, outcomes, result)
     except BlockingIOError as error:
         print(f"reproduce: {error}", file=sys.stderr)
         return 2
@@ -186,6 +202,9 @@ def _parser() -> argparse.ArgumentParser:
         "--sweep", action="store_true", help="a run for each value of trials=20,50 or seed=0..2, and one table of all"
     )
     sweeps.add_argument("--grid", metavar="FILE", help="a sweep by a TOML file: notebook, [fixed], and [grid] or [zip]")
+    parser.add_argument(
+        "--result", metavar=FORM, help="what the page of a sweep begins with; default: as the notebook says"
+    )
     parser.add_argument("--list", action="store_true", help="list the notebooks and their parameters")
     parser.add_argument("--plan", action="store_true", help="print what would run, how long, and what data is missing")
     parser.add_argument("--times", action="store_true", help="time notebooks with their defaults; write their index")
@@ -220,7 +239,12 @@ def _choose(what: list[str], notebooks: dict[str, Notebook], profile: Profile) -
             raise unknown("notebook", name, notebooks)
         if name not in profile.parameters:
             raise ValueError(f"profile {profile.name} has no table for {name}")
-        given = dict(parse_assignment(word, notebooks[name]) for word in what if "=" in word)
+        given = {}
+        for word in (word for word in what if "=" in word):
+            parameter, values = read_values(word, notebooks[name])
+            if len(values) > 1:
+                raise ValueError(f"{word!r} is {len(values)} values of {parameter}; for a run with each add --sweep")
+            given[parameter] = values[0]
         chosen[name] = profile.parameters[name] | given
         notebooks[name].check(chosen[name])
     return chosen

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from drsrobust_study.notebook import check_types
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "figures"  # the published ones
+# In a list: a quoted text, or a word, whose quotes a shell takes away.
+_WORD = re.compile(r"""'[^']*'|"[^"]*"|([^\s\[\](),'"]+)""")
 _TYPES = {"int": int, "float": float, "bool": bool, "str": str, "list": list, "None": None}
 
 
@@ -33,12 +36,13 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Notebook:
-    """A numbered notebook."""
+    """A numbered notebook; `result` is what a sweep of it shows, as `reproduce.sweep_result.read_result` reads it."""
 
     name: str
     path: Path
     title: str
     parameters: dict[str, Parameter]
+    result: str = ""
 
     def check(self, values: dict[str, Any]) -> None:
         """Checks names and types of values.
@@ -62,17 +66,18 @@ def all_notebooks() -> dict[str, Notebook]:
 
 
 def read_notebook(path: Path) -> Notebook:
-    """A notebook's title (first heading) and parameters.
+    """A notebook's title (first heading), parameters, and `drsrobust.result` of its metadata.
 
     Raises:
         ValueError: no cell, or several, tagged `parameters`, or a line in it that is not `name: type = literal`.
     """
-    cells = json.loads(path.read_text())["cells"]
+    notebook = json.loads(path.read_text())
+    cells, result = notebook["cells"], notebook["metadata"].get("drsrobust", {}).get("result", "")
     tagged = ["".join(cell["source"]) for cell in cells if "parameters" in cell["metadata"].get("tags", ())]
     if len(tagged) != 1:
         raise ValueError(f"{path}: {len(tagged)} cells are tagged `parameters`; there must be one")
     first = "".join(cells[0]["source"]).splitlines()
-    return Notebook(path.stem, path, first[0].lstrip("# ").strip(), _parameters(path, tagged[0]))
+    return Notebook(path.stem, path, first[0].lstrip("# ").strip(), _parameters(path, tagged[0]), result)
 
 
 def _parameters(path: Path, source: str) -> dict[str, Parameter]:
@@ -113,8 +118,14 @@ def parse_assignment(text: str, notebook: Notebook) -> tuple[str, Any]:
 
 
 def literal(text: str) -> Any:
-    """A Python literal, or the text itself."""
+    """A Python literal, in whose lists words need no quotes, or the text itself."""
+    quoted = _WORD.sub(_quoted, text) if text.startswith("[") else text
     try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+        return ast.literal_eval(quoted)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: of very deep lists
         return text
+
+
+def _quoted(match: re.Match) -> str:
+    word = match[1]
+    return match[0] if word is None or not isinstance(literal(word), str) else repr(word)

@@ -3,6 +3,7 @@
 A point that has finished is not run again."""
 
 import json
+import math
 import re
 import tomllib
 from collections import Counter
@@ -30,6 +31,8 @@ from reproduce.time_left import Step
 POINT = "point.json"  # in the folder of a point that has finished: its outcome
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 _LONGEST = 100  # characters of a folder's name
+_MOST = 10_000  # points of a sweep
+_SEVERAL = "give several values, as 'seed=0..2'"
 _TABLES = ("notebook", "fixed", "grid", "zip")
 
 
@@ -78,12 +81,13 @@ def read_grid(path: Path, notebooks: Mapping[str, Notebook], profile: Profile) -
         ValueError, TypeError, OSError: whatever is wrong with it, in one line that names the file.
     """
     try:
-        tables = tomllib.loads(path.read_text())
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
         for name in tables:
             check_choice("entry", name, _TABLES)
-        name, given = tables.get("notebook"), [key for key in ("grid", "zip") if key in tables]
-        if name not in notebooks:
-            raise unknown("notebook", name, notebooks) if name else ValueError('it lacks notebook = "..."')
+        given = [key for key in ("grid", "zip") if key in tables]
+        if "notebook" not in tables:
+            raise ValueError('it lacks notebook = "..."')
+        check_choice("notebook", tables["notebook"], notebooks)
         if len(given) != 1:
             raise ValueError(
                 f"it has {' and '.join(f'[{key}]' for key in given) or 'no [grid] or [zip]'}; give one of them"
@@ -92,9 +96,14 @@ def read_grid(path: Path, notebooks: Mapping[str, Notebook], profile: Profile) -
             if not isinstance(tables.get(key, {}), dict):
                 raise TypeError(f"{key} is {tables[key]!r}; it must be a table, [{key}]")
         lists, fixed = tables[given[0]], tables.get("fixed", {})
-        return _sweep(notebooks[name], profile, fixed, lists, paired=given == ["zip"])
+        return _sweep(notebooks[tables["notebook"]], profile, fixed, lists, paired=given == ["zip"])
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: byte {error.start} is not UTF-8; save it as UTF-8") from None
+    except RecursionError:
+        raise ValueError(f"{path}: its lists are nested too deep") from None
     except (ValueError, TypeError) as error:
-        raise type(error)(f"{path}: {error}") from None
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{path}: {error}") from None
 
 
 def read_assignments(words: Sequence[str], notebooks: Mapping[str, Notebook], profile: Profile) -> Sweep:
@@ -112,18 +121,38 @@ def read_assignments(words: Sequence[str], notebooks: Mapping[str, Notebook], pr
     values: dict[str, list] = {}
     for word in words:
         if "=" in word:
-            name, several = _several(word, notebook)
+            name, several = read_values(word, notebook)
             if name in values:
                 raise ValueError(f"{name} is given twice; give all of its values at once")
             values[name] = several
     fixed = {name: several[0] for name, several in values.items() if len(several) == 1}
     lists = {name: several for name, several in values.items() if len(several) > 1}
+    if not lists:
+        whole = [name for name, value in fixed.items() if isinstance(value, list) and len(value) > 1]
+        raise ValueError(f"nothing varies; {_apart(whole[0], fixed[whole[0]]) if whole else _SEVERAL}")
     return _sweep(notebook, profile, fixed, lists, paired=False)
 
 
-def _several(word: str, notebook: Notebook) -> tuple[str, list]:
+def _apart(name: str, value: list) -> str:
+    """How a list is passed whose items are to be values of their own."""
+    each = _bare([[item] for item in value])
+    return f"{name} is a list, so what is given is one run with all of it; for a run each write '{name}={each}'"
+
+
+def _bare(value: Any) -> str:
+    """A value as `read_values` reads it, with no more quotes than needed."""
+    if isinstance(value, list):
+        return f"[{','.join(map(_bare, value))}]"
+    return json.dumps(value) if isinstance(value, str) and re.search(r"[^\w./+-]", value) else str(value)
+
+
+def read_values(word: str, notebook: Notebook) -> tuple[str, list]:
     """Name and values of a word: `a,b` and `0..2` are several, of a parameter that is a list `[[...],[...]]`; a quoted value is
-    one."""
+    one.
+
+    Raises:
+        ValueError: an unknown parameter, an empty value, a range that is empty or has too many values.
+    """
     name, value = parse_assignment(word, notebook)
     annotation, text = notebook.parameters[name].annotation, word.partition("=")[2]
     read = literal(text)
@@ -146,10 +175,16 @@ def _several(word: str, notebook: Notebook) -> tuple[str, list]:
             low, high = map(int, ends.groups())
             if low > high:
                 raise ValueError(f"the range {item} in {word!r} is empty; write its lower end first")
+            _check_number(high - low + 1, f"the range {item}")
             values += range(low, high + 1)
         else:
             values.append(parse_assignment(f"{name}={item}", notebook)[1])
     return name, values
+
+
+def _check_number(points: int, what: str) -> None:
+    if points > _MOST:
+        raise ValueError(f"{what} is {points:,} points; a sweep has at most {_MOST:,}")
 
 
 def _sweep(
@@ -171,13 +206,13 @@ def _sweep(
             notebook.check({name: value})
     if not lists or not all(lists.values()):
         empty = [name for name, values in lists.items() if not values]
-        raise ValueError(
-            f"{empty[0]} has no values" if empty else "nothing varies; give several values, as 'seed=0..2'"
-        )
+        raise ValueError(f"{empty[0]} has no values" if empty else f"nothing varies; {_SEVERAL}")
     lengths = {name: len(values) for name, values in lists.items()}
     if paired and len(set(lengths.values())) > 1:
         counts = ", ".join(f"{name} has {length}" for name, length in lengths.items())
         raise ValueError(f"[zip] pairs lists of equal length, but {counts}")
+    parts = (" and " if paired else " x ").join(f"{length} of {name}" for name, length in lengths.items())
+    _check_number(max(lengths.values()) if paired else math.prod(lengths.values()), parts)
     names = [name for name in notebook.parameters if name in lists]
     columns = [lists[name] for name in names]
     rows = zip(*columns, strict=True) if paired else product(*columns)
@@ -185,11 +220,17 @@ def _sweep(
         (dict(zip(names, row, strict=True)) for row in rows),
         key=lambda point: [value for name, value in point.items() if name.endswith("trials")],
     )
-    for number, point in enumerate(points):
-        if point in points[:number]:
+    seen = set()
+    for point in points:
+        if (key := _hashable(list(point.values()))) in seen:
             raise ValueError(f"two points are equal: {_name(point)}")
+        seen.add(key)
     values = profile.parameters[notebook.name] | fixed
     return Sweep(notebook, {name: values[name] for name in values if name not in lists}, _named(points), profile.real)
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value
 
 
 def _name(point: Mapping[str, Any]) -> str:

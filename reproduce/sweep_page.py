@@ -1,33 +1,31 @@
-"""The results of a sweep: one table of parameters and figures' rows, each figure over all points, and a page."""
+"""The results of a sweep: one table of parameters and figures' rows, its result, figures over all points, and a page."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jinja2
-import matplotlib.pyplot as plt
 import nbformat
 import numpy as np
 import pandas as pd
 
 from drsrobust._files import new_file
+from drsrobust._hashing import file_digest
 from drsrobust._provenance import commit, machine, versions
-from drsrobust_extras.pages.plots.curves import interval
 from drsrobust_extras.pages.plots.save import read_words, save, write_csv
-from drsrobust_extras.pages.plots.style import WIDTH, apart, legend_outside, new_panels, series_style, styled
 from drsrobust_extras.pages.report import figure_entries, templates
 from reproduce import executed
 from reproduce.plan import duration
 from reproduce.runner import Outcome
 from reproduce.sweep import Sweep
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from reproduce.sweep_chart import draw_result, grouped
+from reproduce.sweep_result import PANELS, SEED, Result, average, averaged, chosen, means_by, panel_columns
 
 # What curves are drawn of, where a figure's CSV has it with its interval at several rates; the first that is there.
 MEASURES = {"recovery": "share of the lost AUC regained", "auc": "AUC", "auc_drop": "loss of AUC", "pvf": "PVF"}
-SHOWN, PANELS = 24, 12  # points in a figure, and panels of curves, at most
+SHOWN = 24  # lines in a figure at most
+RESULT = "result"  # name of its figure
 
 
 class Curves(NamedTuple):
@@ -37,35 +35,42 @@ class Curves(NamedTuple):
     keys: list[str]
 
 
-def write_results(sweep: Sweep, folder: Path, outcomes: Mapping[str, Outcome]) -> Path:
-    """Writes sweep.csv (a row for each row of a figure's CSV), points.csv (a row for each point), figures/, a page for each
-    executed notebook, and index.html, whose path it returns.
+def write_results(sweep: Sweep, folder: Path, outcomes: Mapping[str, Outcome], result: Result | None = None) -> Path:
+    """Writes sweep.csv (a row for each row of a figure's CSV), points.csv (a row for each point), figures/ (the result, and
+    each figure that has curves), a page for each executed notebook, and index.html, whose path it returns.
 
     Args:
         sweep: the sweep.
         folder: of its results.
         outcomes: of all points, in their order.
+        result: what the page begins with, if the points have it; else it says why not.
     """
     tables = _tables(sweep, folder, outcomes)
     rows = [table.assign(figure=figure) for figure, table in tables.items()]
     first = ["point", *sweep.varied, "figure"]
     together = pd.concat(rows) if rows else pd.DataFrame(columns=first)
     write_csv(together[[*first, *(name for name in together if name not in first)]], folder / "sweep.csv", digits=None)
-    curves = {figure: _curves(table) for figure, table in tables.items()}
-    for figure, table in tables.items():
-        _draw(figure, table, curves[figure], sweep, folder)
+    numbers, missing = {}, ""
+    try:
+        if result and tables:
+            numbers = _result(result, tables, sweep, folder)
+    except ValueError as error:
+        missing = str(error)
+    curves = _distinct(tables, {figure: _curves(table) for figure, table in tables.items()})
+    for figure, drawn in curves.items():
+        _draw(figure, tables[figure], drawn, sweep, folder)
     environment = templates(Path(__file__).parent)
-    numbers = _numbers(tables, curves)
     points = [_point(environment, sweep, folder, point, outcome) for point, outcome in outcomes.items()]
     write_csv(pd.DataFrame([_row(point) for point in points]), folder / "points.csv")
-    drawn = figure_entries(folder / "figures", list(tables))
     page = environment.get_template("sweep.html.j2").render(
         title=f"Sweep of {sweep.notebook.name}",
         sweep=sweep,
         points=points,
         numbers=numbers,
-        figures=[entry for entry in drawn if not entry["appendix"]],
-        appendix=[entry for entry in drawn if entry["appendix"]],
+        missing=missing,
+        result=figure_entries(folder / "figures", [RESULT] if numbers else []),
+        figures=figure_entries(folder / "figures", list(curves)),
+        pictures={figure: _pictures(figure, table, folder) for figure, table in tables.items() if figure not in curves},
         failed=[point for point in points if not point["ok"]],
         duration=duration,
         commit=commit(),
@@ -75,6 +80,46 @@ def write_results(sweep: Sweep, folder: Path, outcomes: Mapping[str, Outcome]) -
     with new_file(folder / "index.html") as part:
         part.write_text(page)
     return folder / "index.html"
+
+
+def _result(
+    result: Result, tables: Mapping[str, pd.DataFrame], sweep: Sweep, folder: Path
+) -> dict[str, dict[str, Any]]:
+    """Draws the result; returns its columns of the page: heading -> point -> (value, text).
+
+    Raises:
+        ValueError: the tables lack it, or all its values are blank.
+    """
+    averages, words = average(result, tables, sweep.varied), _words(folder, result.figure, tables[result.figure])
+    table, column = chosen(result, tables, sweep.varied)
+    if table[column].isna().all():
+        raise ValueError(f"all values of {result} are blank")
+    label = MEASURES.get(result.column, result.column.replace("_", " "))
+    where = ", ".join(f"{name} = {value}" for name, value in result.rows.items())
+    title = f"{label} against {averages.axis.replace('_', ' ')}{f', where {where}' if where else ''}"
+    failed = len(sweep.points) - tables[result.figure]["point"].nunique()
+    save(
+        draw_result(averages, label),
+        RESULT,
+        averages.table,
+        f"{words['caption'].removesuffix('.')}; {averages.over}.",
+        details=f"Column {result.column} of {result.figure}.csv."
+        + (f" {failed} of {len(sweep.points)} points have none." if failed else ""),
+        title=f"{result.figure}: {title}",
+        timed=words["timed"],
+        folder=folder / "figures",
+    )
+    keys = panel_columns(table, [*sweep.varied, column])
+    points, _ = averaged(table, column, ["point", *keys])
+    columns: dict[str, dict[str, Any]] = {}
+    for name, rows in grouped(points.dropna(subset=[column]), keys).items():
+        ends = rows[["point", column, f"{column}_low", f"{column}_high"]].to_numpy()
+        columns[f"{label}{f': {name}' if name else ''}"] = {one[0]: (one[1], _cell(*one[1:])) for one in ends}
+    return columns
+
+
+def _cell(value: float, low: float, high: float) -> str:
+    return f"{value:.3g}" if np.isnan([low, high]).any() else f"{value:.3g} [{low:.3g}, {high:.3g}]"
 
 
 def _tables(sweep: Sweep, folder: Path, outcomes: Mapping[str, Outcome]) -> dict[str, pd.DataFrame]:
@@ -108,104 +153,52 @@ def _curves(table: pd.DataFrame) -> Curves | None:
     measure = next((name for name in MEASURES if {name, f"{name}_low", f"{name}_high", "ber"} <= set(table)), None)
     if measure is None or table["ber"][table["ber"] > 0].nunique() < 2:
         return None
-    words = table.select_dtypes(["object", "string"]).columns.difference(["point", "interval"], sort=False)
-    keys = [name for name in words if table[name].nunique() > 1 and not _follows(table, name)]
+    keys = panel_columns(table, [])
     is_plain = not table.duplicated(["point", *keys, "ber"]).any()
-    return Curves(measure, keys) if is_plain and len(_groups(table, keys)) <= PANELS else None
+    return Curves(measure, keys) if is_plain and len(grouped(table, keys)) <= PANELS else None
 
 
-def _follows(table: pd.DataFrame, name: str) -> bool:
-    """Whether a column has one value in each point: it is a parameter, or follows from one."""
-    return bool(table.groupby("point")[name].nunique(dropna=False).max() == 1)
+def _distinct(tables: Mapping[str, pd.DataFrame], curves: Mapping[str, Curves | None]) -> dict[str, Curves]:
+    """The curves of figures that have some, each once: figures that draw the same table in several ways have the same."""
+    drawn: dict[str, Curves] = {}
+    for figure, one in curves.items():
+        if one is None:
+            continue
+        columns = ["point", *one.keys, "ber", *(f"{one.measure}{end}" for end in ("", "_low", "_high"))]
+        if not any(
+            other == one and tables[name][columns].equals(tables[figure][columns]) for name, other in drawn.items()
+        ):
+            drawn[figure] = one
+    return drawn
 
 
-def _groups(table: pd.DataFrame, keys: list[str]) -> dict[str, pd.DataFrame]:
-    """The rows of each panel by its title."""
-    if not keys:
-        return {"": table}
-    groups = table.groupby(keys, sort=False, dropna=False)
-    return {", ".join(str(value) for value in dict.fromkeys(key)): rows for key, rows in groups}
-
-
-def _draw(figure: str, table: pd.DataFrame, curves: Curves | None, sweep: Sweep, folder: Path) -> None:
-    points = list(table["point"].unique())
-    shown, words = points[:SHOWN], _words(folder, figure, table)
-    some = f"the first {SHOWN} of {len(points)} points" if len(points) > SHOWN else f"{len(points)} points"
-    data = table[table["point"].isin(shown)]
-    if curves:
-        ax = _lines(data, curves)
-        caption = f"{MEASURES[curves.measure]} against the bit error rate with its interval: a line for each of {some}."
-    else:
-        pictures = {point: folder / point / "figures" / f"{figure}.png" for point in shown}
-        ax = _pictures(pictures)
-        caption = f"The figure of each of {some}. {words['caption']}"
-    title = f"{figure.replace('_', ' ')} over {', '.join(sweep.varied)}"
-    details = f"{points[0]}: {words['details']}" if words["details"] else ""
+def _draw(figure: str, table: pd.DataFrame, curves: Curves, sweep: Sweep, folder: Path) -> None:
+    """Draws a panel for each group of rows, in it a line for all points that differ in their seed alone."""
+    lines = [name for name in sweep.varied if name != SEED]
+    drawn, words = table[table["ber"] > 0], _words(folder, figure, table)
+    if lines:
+        drawn = drawn.merge(drawn[lines].drop_duplicates()[:SHOWN])
+    some = f", the first {SHOWN}" if table[lines].drop_duplicates().shape[0] > SHOWN else ""
+    label, by = MEASURES[curves.measure], ", ".join(lines)
+    averages = means_by(drawn, curves.measure, "ber", lines, curves.keys)
+    title = f"{figure}: {label} against the bit error rate{by and f', by {by}'}{some}"
+    caption = f"{words['caption'].removesuffix('.')}; {averages.over}."
+    details = f"{table['point'].iloc[0]}: {words['details']}" if words["details"] else ""
     options = {"details": details, "timed": words["timed"], "appendix": words["appendix"], "folder": folder / "figures"}
-    save(ax, figure, table, caption[:1].upper() + caption[1:], title=title, **options)
-    if not curves:  # pictures have no series to describe: the runs' words do
-        alt = " ".join(f"{point}: {_words(folder, figure, table, point)['title']}" for point in shown)
-        words = read_words(folder / "figures", figure) | {"alt": alt}
-        with new_file(folder / "figures" / "data" / f"{figure}.json") as part:
-            part.write_text(json.dumps(words, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    ax = draw_result(averages, label, "bit error rate (flips per stored bit)")
+    save(ax, figure, averages.table, caption, title=title, **options)
 
 
-@styled
-def _lines(table: pd.DataFrame, curves: Curves) -> "Axes":
-    """A panel for each group of rows, in it a line for each point."""
-    groups, points = _groups(table, curves.keys), list(table["point"].unique())
-    across = min(2, len(groups))
-    panels = new_panels(across, rows=-(-len(groups) // across))
-    for ax in panels[len(groups) :]:
-        ax.remove()
-    for place, (ax, (title, rows)) in enumerate(zip(panels, groups.items(), strict=False)):
-        for index, point in enumerate(points):
-            line = rows[(rows["point"] == point) & (rows["ber"] > 0)].sort_values("ber")
-            style = series_style(index) | {"label": point, "capsize": 2, "markersize": 4.5, "linewidth": 1.4}
-            if len(line):
-                shifted = line["ber"] * apart(index, len(points))
-                ax.errorbar(shifted, line[curves.measure], yerr=interval(line, curves.measure), **style)
-        ax.set(xscale="log", title=title)
-        is_lowest = place + across >= len(groups)
-        ax.tick_params(labelbottom=is_lowest)
-        if is_lowest:
-            ax.set_xlabel("bit error rate (flips per stored bit)")
-        if place % across == 0:
-            ax.set_ylabel(MEASURES[curves.measure])
-    legend_outside(panels[across - 1])
-    return panels[0]
-
-
-@styled
-def _pictures(pictures: Mapping[str, Path]) -> "Axes":
-    """The figures of runs side by side."""
-    across = min(2, len(pictures))
-    images = {point: plt.imread(path) for point, path in pictures.items()}
-    highest = max(image.shape[0] / image.shape[1] for image in images.values())
-    down, width = -(-len(images) // across), WIDTH / across
-    size = (width * across, (width * highest + 0.3) * down)
-    figure, axes = plt.subplots(down, across, squeeze=False, layout="constrained", figsize=size)
-    for ax in axes.flat:
-        ax.axis("off")
-    for ax, (point, image) in zip(axes.flat, images.items(), strict=False):
-        ax.imshow(image, interpolation="antialiased")
-        ax.set_title(point)
-    return axes.flat[0]
-
-
-def _numbers(tables: Mapping[str, pd.DataFrame], curves: Mapping[str, Curves | None]) -> dict[str, dict[str, Any]]:
-    """Columns of the page: the first curves' measure at the highest rate, by panel; heading -> point -> (value, text)."""
-    figure = next((figure for figure, drawn in curves.items() if drawn), None)
-    if figure is None:
-        return {}
-    table, drawn = tables[figure], curves[figure]
-    measure, highest, columns = drawn.measure, table["ber"].max(), {}
-    for title, rows in list(_groups(table[table["ber"] == highest], drawn.keys).items()):
-        ends = rows[[measure, f"{measure}_low", f"{measure}_high"]].to_numpy(float)
-        cells = [(value, f"{value:.3f} [{low:.3f}, {high:.3f}]") for value, low, high in ends if np.isfinite(value)]
-        head = f"{MEASURES[measure]} at {highest:g}{f': {title}' if title else ''}"
-        columns[head] = dict(zip(rows["point"][rows[measure].notna()], cells, strict=True))
-    return columns
+def _pictures(figure: str, table: pd.DataFrame, folder: Path) -> dict[str, Any]:
+    """The pictures of a figure without curves, each once with the points that have it."""
+    entries: dict[str, dict[str, Any]] = {}
+    for point in table["point"].unique():
+        figures = folder / point / "figures"
+        picture = file_digest(figures / f"{figure}.svg")
+        if picture not in entries:
+            entries[picture] = figure_entries(figures, [figure])[0] | {"folder": f"{point}/figures", "points": []}
+        entries[picture]["points"].append(point)
+    return {"caption": _words(folder, figure, table)["caption"], "entries": list(entries.values())}
 
 
 def _point(environment: jinja2.Environment, sweep: Sweep, folder: Path, point: str, outcome: Outcome) -> dict[str, Any]:

@@ -146,7 +146,7 @@ def test_notebook_hygiene(path):
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     assert notebook.metadata.kernelspec.name == "python3"
-    assert set(notebook.metadata) <= {"kernelspec", "language_info"}
+    assert set(notebook.metadata) <= {"kernelspec", "language_info", "drsrobust"}
     assert [cell.id for cell in notebook.cells] == [str(i) for i in range(len(notebook.cells))]
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert len(code) <= 14

@@ -98,12 +98,11 @@ def _injected(cells: Iterable[str]) -> Iterator[str]:
 def mismatch(name: str, value: Any, annotation: Any) -> str:
     """The message for a parameter of another type."""
     text = f"parameter {name!r} is {value!r} ({type(value).__name__}); it must be {type_name(annotation)}"
-    texts = [leaf for leaf in _leaves(value) if isinstance(leaf, str)]
-    if texts and annotation is not str and (isinstance(value, str) or "str" not in type_name(annotation)):
-        number = _as_number(texts[0]) if "float" in type_name(annotation) else None
-        text += f". In YAML {texts[0]} is text; write {number}" if number else ". In YAML write 1.0e-5, not 1e-5"
-        if isinstance(value, str):
-            text += f"; `papermill -p` passes lists as text: use `python -m reproduce NOTEBOOK '{name}=...'`"
+    number = next((found for leaf in _leaves(value) if (found := _as_number(leaf))), None)
+    if number and "float" in type_name(annotation):
+        text += f". In YAML {number[0]} is text; write {number[1]}"
+    if isinstance(value, str) and value[:1] + value[-1:] == "[]" and "list" in type_name(annotation):
+        text += f"; `papermill -p` passes lists as text: use `python -m reproduce NOTEBOOK '{name}=...'`"
     return text
 
 
@@ -115,13 +114,13 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _as_number(text: str) -> str | None:
-    """A number in scientific notation as YAML reads it: 1e-6 as 1.0e-6, 2.5e6 as 2.5e+6; None for other text."""
-    match = re.fullmatch(r"([+-]?\d+)(\.\d+)?[eE]([+-]?)(\d+)", text)
+def _as_number(text: Any) -> tuple[str, str] | None:
+    """A text that is a number in scientific notation, and the number as YAML reads it: 1e-6 as 1.0e-6, 2.5e6 as 2.5e+6."""
+    match = re.fullmatch(r"([+-]?\d+)(\.\d+)?[eE]([+-]?)(\d+)", text) if isinstance(text, str) else None
     if match is None:
         return None
     integer, fraction, sign, power = match.groups()
-    return f"{integer}{fraction or '.0'}e{sign or '+'}{power}"
+    return text, f"{integer}{fraction or '.0'}e{sign or '+'}{power}"
 
 
 def provenance(evaluator: "Evaluator | None" = None) -> str:

@@ -11,8 +11,8 @@ from reproduce.profiles import FOLDER, load_profile
 NOTEBOOKS = all_notebooks()
 
 
-def write(tmp_path, parameters, *cells, name="10_test.ipynb"):
-    notebook = nbformat.v4.new_notebook()
+def write(tmp_path, parameters, *cells, name="10_test.ipynb", result=""):
+    notebook = nbformat.v4.new_notebook(metadata={"drsrobust": {"result": result}})
     notebook.cells = [
         nbformat.v4.new_markdown_cell("# A title\n\ntext"),
         nbformat.v4.new_code_cell(parameters, metadata={"tags": ["parameters"]}),

@@ -1,6 +1,5 @@
 """Sweeps: how they are read, what is refused in a line, and one that is killed and goes on."""
 
-import json
 import os
 import re
 import signal
@@ -17,6 +16,8 @@ from reproduce import __main__
 from reproduce.notebooks import all_notebooks, read_notebook
 from reproduce.profiles import Profile, load_profile
 from reproduce.sweep import read_assignments, read_grid
+from reproduce.sweep_result import read_result
+from tests.refusals import refuses
 from tests.reproduce.test_parameters import write
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,10 +37,12 @@ while seed == stop and not (place / "go").exists():
     time.sleep(0.05)
 curve = {"ber": [1e-5, 1e-3], "seed": [7, 7], "auc": [0.8, 0.5 + seed / 100], "auc_low": [0.79, 0.5], "auc_high": [0.81, 0.6]}
 curve["model"] = "dlrm"
-for name, data in (("10_test", pd.DataFrame(curve)), ("10_test_more", pd.DataFrame({"value": [seed, 2.0]}))):
+more = pd.DataFrame({"value": [seed, 2.0]})
+for name, data in (("10_test", pd.DataFrame(curve)), ("10_test_more", more), ("10_test_same", pd.DataFrame(curve))):
     (ax,) = dr.plots.new_panels()
     ax.plot(range(2), data.iloc[:, 0], label="x")
-    dr.plots.save(ax, name, data, "A test.", title=f"A message of {seed}.", appendix=name == "10_test_more")
+    title = "One for all." if name == "10_test_same" else f"A message of {seed}."
+    dr.plots.save(ax, name, data, "A test.", title=title, appendix=name == "10_test_more")
 """
 PARAMETERS = 'trials: int = 1\nseed: int = 0\nlog: str = ""\nstop: int = -1\nnames: list[str] = []'
 # `python -m reproduce` with that notebook alone.
@@ -62,8 +65,8 @@ def sweep(*words):
     return read_assignments(words, NOTEBOOKS, SMOKE)
 
 
-def grid(tmp_path, text):
-    (tmp_path / "sweep.toml").write_text(text)
+def grid(tmp_path, text, encoding="utf-8"):
+    (tmp_path / "sweep.toml").write_text(text, encoding)
     return read_grid(tmp_path / "sweep.toml", NOTEBOOKS, SMOKE)
 
 
@@ -84,6 +87,9 @@ def test_a_list_and_a_quoted_value_are_one_value():
     assert found.points["bers=0.001"] == {"bers": [1e-3]}
     protected = sweep("06_selective_bit_protection", "protected=[[30],[31]]", "seed=0,1").fixed["protected"]
     assert protected == [[30], [31]]
+    unquoted = sweep("03_ber_sweep", "models=[[dlrm],[fm, wide_deep]]", "datasets=[movielens-1m/ids]")
+    assert [point["models"] for point in unquoted.points.values()] == [["dlrm"], ["fm", "wide_deep"]]
+    assert unquoted.fixed["datasets"] == ["movielens-1m/ids"]
     found = sweep("11_one_flip", "target='a,b'", "seed=0,1")
     assert found.fixed["target"] == "a,b" and len(found.points) == 2
     assert [point["target"] for point in sweep("11_one_flip", "target='a,b','c'").points.values()] == ["a,b", "c"]
@@ -115,45 +121,74 @@ def test_names_of_folders_are_safe_and_differ():
     assert all(re.fullmatch(r"dataset=[\w.,=+-]+", name) and len(name) < 120 and "/" not in name for name in names)
 
 
-NO_SWEEPS = {
-    "'03_ber_swep'; did you mean '03_ber_sweep'": ["03_ber_swep", "seed=0,1"],
-    "'trails'; did you mean 'trials'": ["03_ber_sweep", "trails=4,8"],
-    "'trials' is 'many'": ["03_ber_sweep", "trials=4,many"],
-    "'bers' is ['x']": ["03_ber_sweep", "bers=[[1e-3],['x']]"],
-    "two points are equal: seed=0": ["03_ber_sweep", "seed=0,1,0"],
-    "'seed=2..0' is empty": ["03_ber_sweep", "seed=2..0"],
-    "\"target=c,'a,b'\" has a quote": ["11_one_flip", "target=c,'a,b'"],
-    "nothing varies": ["03_ber_sweep", "seed=1"],
-    "of one notebook, not of 2": ["03_ber_sweep", "04_component_vulnerability", "seed=0,1"],
-    "of one notebook, not of 0": ["seed=0,1"],
-}
-NO_FILES = {
-    "lacks notebook": "[grid]\nseed=[0]",
-    "'grids'; did you mean 'grid'": "notebook = '03_ber_sweep'\n[grids]\nseed=[0]",
-    "has [grid] and [zip]": "notebook = '03_ber_sweep'\n[grid]\nseed=[0]\n[zip]\ntrials=[1]",
-    "no [grid] or [zip]": "notebook = '03_ber_sweep'",
-    "seed is 1": "notebook = '03_ber_sweep'\n[grid]\nseed=1",
-    "bers is [0.001]": "notebook = '03_ber_sweep'\n[grid]\nbers=[1e-3]",
-    "seed is both": "notebook = '03_ber_sweep'\n[fixed]\nseed=1\n[grid]\nseed=[0]",
-    "seed has 2, trials has 3": "notebook = '03_ber_sweep'\n[zip]\nseed=[0, 1]\ntrials=[4, 8, 9]",
-}
+A = "11_one_flip"
+B = "03_ber_sweep"
+REFUSED = [  # words, exception, what the message names
+    (["03_ber_swep", "seed=0,1"], ValueError, "03_ber_swep", B),
+    ([B, "trails=4,8"], ValueError, "trails", "trials"),
+    ([B, "trials=4,many"], TypeError, "trials", "many"),
+    ([B, "bers=[[1e-3],['x']]"], TypeError, "bers", "['x']"),
+    ([B, "bers=[[1e-3],[x]]"], TypeError, "bers", "['x']"),
+    ([B, "seed=0,1,0"], ValueError, "seed=0"),
+    ([B, "seed=2..0"], ValueError, "seed=2..0"),
+    ([B, "seed=0..99999999"], ValueError, "0..99999999", "100,000,000"),
+    ([B, "seed=0..999", "trials=1..99"], ValueError, "1000 of seed", "99,000"),
+    ([B, "bers=" + "[" * 3000, "seed=0,1"], TypeError, "bers"),
+    ([A, "target=c,'a,b'"], ValueError, "target=c,'a,b'"),
+    ([B, "seed=1"], ValueError, "seed=0..2"),
+    ([B, "models=dlrm,fm"], ValueError, "'models=[[dlrm],[fm]]'"),
+    ([B, "slow=['a b',c]", "seed=1"], ValueError, "'slow=[[\"a b\"],[c]]'"),
+    ([B, "04_component_vulnerability", "seed=0,1"], ValueError, B, "04_component_vulnerability"),
+    (["seed=0,1"], ValueError, "none"),
+]
+HEAD = f"notebook = '{B}'\n"
+NO_FILES = [  # text of a file, exception, what the message names
+    ("[grid]\nseed=[0]", ValueError, "notebook"),
+    ("notebook = ['a']\n[grid]\nseed=[0]", ValueError, "['a']"),
+    (HEAD + "[grids]\nseed=[0]", ValueError, "grids", "'grid'"),
+    (HEAD + "[grid]\nseed=[0]\n[zip]\ntrials=[1]", ValueError, "[grid]", "[zip]"),
+    (HEAD, ValueError, "[grid]", "[zip]"),
+    (HEAD + "[grid]\nseed=1", TypeError, "seed", 1),
+    (HEAD + "[grid]\nbers=[1e-3]", TypeError, "bers", [0.001]),
+    (HEAD + "[fixed]\nseed=1\n[grid]\nseed=[0]", ValueError, "seed"),
+    (HEAD + "[zip]\nseed=[0, 1]\ntrials=[4, 8, 9]", ValueError, "seed has 2", "trials has 3"),
+    (HEAD + f"[grid]\nseed={'[' * 3000}{']' * 3000}", ValueError, "sweep.toml"),
+    (HEAD + "# caf\xe9\n[grid]\nseed=[0, 1]", ValueError, "sweep.toml", "UTF-8"),
+]
 
 
-@pytest.mark.parametrize("says", [*NO_SWEEPS, *NO_FILES, "No such file", "not 'seed=1'"])
-def test_what_is_no_sweep_is_refused_in_a_line(says, tmp_path, capsys):
-    path = tmp_path / "sweep.toml"
-    if says in NO_FILES:
-        path.write_text(NO_FILES[says])
-    words = ["--grid", str(path)] + (["seed=1"] if says == "not 'seed=1'" else [])
-    words = [*NO_SWEEPS[says], "--sweep"] if says in NO_SWEEPS else words
+@pytest.mark.parametrize(("words", "error", "said"), [(words, error, said) for words, error, *said in REFUSED])
+def test_what_is_no_sweep(words, error, said):
+    refuses(lambda: sweep(*words), error, *said)
+
+
+@pytest.mark.parametrize(("text", "error", "said"), [(text, error, said) for text, error, *said in NO_FILES])
+def test_what_is_no_file_of_a_sweep(text, error, said, tmp_path):
+    refuses(lambda: grid(tmp_path, text, "latin-1"), error, *said)
+
+
+NOT_RUN = [
+    [B, "seed=0..99999999", "--sweep"],
+    ["--grid", "nowhere.toml"],
+    ["--grid", "nowhere.toml", "seed=1"],
+    [B, "trials=2,4"],
+    [B, "models=[[dlrm],[fm]]"],
+    [A, "model_name=dlrm,fm"],
+    [B, "seed=0", "--result", f"{B}:auc"],
+    [B, "seed=0,1", "--sweep", "--result", f"{B}:auk"],
+]
+
+
+@pytest.mark.parametrize("words", NOT_RUN)
+def test_a_refusal_is_a_line(words, tmp_path, capsys):
     assert __main__.main([*words, "--profile", "smoke", "--out", str(tmp_path / "build")]) == 2
     said = capsys.readouterr().err
-    assert says in said and said.count("\n") == 1 and not (tmp_path / "build").exists()
+    assert said.startswith("reproduce: ") and said.count("\n") == 1 and not (tmp_path / "build").exists()
 
 
 @pytest.fixture
 def call(tmp_path):
-    write(tmp_path, PARAMETERS, CELL)
+    write(tmp_path, PARAMETERS, CELL, result="10_test:auc,ber=0.001")
     (tmp_path / "main.py").write_text(MAIN)
     words = ["10_test", f"log={tmp_path}", "--sweep", "--out", str(tmp_path / "build")]
     return [sys.executable, str(tmp_path / "main.py"), str(tmp_path / "10_test.ipynb"), *words]
@@ -217,9 +252,10 @@ def check_page(folder, points):
     page = (folder / "index.html").read_text()
     for link in re.findall(r'(?:href|src)="([^"#]+)"', page):
         assert (folder / link.replace("%3D", "=").replace("%2C", ",")).is_file(), link
-    assert page.count("<figure>") == 2 and "0.510 [0.500, 0.600]" in page
-    words = json.loads((folder / "figures" / "data" / "10_test_more.json").read_text())
-    assert words["alt"] == " ".join(f"{point}: A message of {point[-1]}." for point in points)
+    assert page.count("<figure>") == 2 + len(points) + 1 and "0.51 [0.5, 0.6]" in page
+    pictures = re.findall(r'src="([^"]+)"', page)
+    assert pictures[:2] == ["figures/result.svg", "figures/10_test.svg"] and len(set(pictures)) == len(pictures)
+    assert all(f"A message of {point[-1]}." in page for point in points)
 
 
 @pytest.mark.long
@@ -233,6 +269,7 @@ def test_a_failed_point_does_not_end_the_others(call, tmp_path):
     points = pd.read_csv(folder / "points.csv")
     assert points["status"].tolist() == ["failed", "done"] and points["error"][0] == said
     assert set(pd.read_csv(folder / "sweep.csv")["trials"]) == {1}
+    assert "1 of 2 points have none" in (folder / "index.html").read_text()
     assert run(call, "trials=0,1", "seed=3").returncode == 1
     assert ran(tmp_path) == ["3 0", "3 0", "3 1"]  # the failed point alone is tried again
 
@@ -246,7 +283,7 @@ INSTEAD = """
 import sys
 import reproduce.__main__ as program
 
-def run_sweep(sweep, notebooks, folder, options):
+def run_sweep(sweep, notebooks, folder, *_):
     lines = ["point,trials,seed,figure,model,ber,auc,share"]
     for point in sweep.points:
         p = sweep.parameters(point)
@@ -308,3 +345,5 @@ def test_its_calls_are_understood():
     for name, rest in calls:
         for quoted, word in re.findall(r"'(\w+=[^']+)'|(?<!\")\b(\w+=[\w,.]+)", rest):
             parse_assignment(quoted or word, notebooks[name])
+    (text,) = re.findall(r"--result (\d\d\S+)`", PAGE)
+    assert str(read_result(text, notebooks["03_ber_sweep"])) == text
