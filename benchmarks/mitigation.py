@@ -220,9 +220,8 @@ def repair(case: Case, test_rows: int, trials: int, *, seed: int, progress: bool
     evaluator, mitigation = Evaluator(case.model, case.test.head(min(test_rows, len(case.test)))), restoring(case)
     with tempfile.TemporaryDirectory() as folder:
         options = {"targets": ["all"], "mitigations": [None, mitigation], "trials": trials, "seed": seed}
-        table = Campaign(evaluator, errors=[FixedCount(1), BitFlip(1e-6)], store=f"{folder}/store", **options).run(
-            progress=progress
-        )
+        options |= {"errors": [FixedCount(1), BitFlip(1e-6)], "sampling": "plain", "store": f"{folder}/store"}
+        table = Campaign(evaluator, **options).run(progress=progress)
     rows = []
     for (error_model, rate), group in table.groupby(["error_model", "rate"], sort=False, dropna=False):
         error_model = error_model if np.isnan(rate) else f"{error_model}({rate:g})"

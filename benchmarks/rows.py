@@ -136,8 +136,8 @@ def _work(folder: Path, lines: int, steps: Sequence[str]) -> None:
                 reached = evaluator.rerun(error_map).rows_reached
             note(step, reached)
     if "campaign" in steps:
-        errors = [FixedCount(flips) for flips in FLIPS]
-        campaign = Campaign(evaluator, errors=errors, targets=["embedding"], trials=TRIALS, store=folder / "campaign")
+        options = {"targets": ["embedding"], "trials": TRIALS, "sampling": "plain", "store": folder / "campaign"}
+        campaign = Campaign(evaluator, errors=[FixedCount(flips) for flips in FLIPS], **options)
         note("campaign", int(campaign.run(workers=1, progress=False)["rows_reached"].sum()))
     return None
 

@@ -167,7 +167,8 @@ class TrialCost:
 
 def campaign_of(evaluator: Evaluator, error: ErrorModel, target: str, trials: int, seed: int, folder: str) -> Campaign:
     """The campaign of one point."""
-    return Campaign(evaluator, errors=[error], targets=[target], trials=trials, seed=seed, store=folder)
+    options = {"trials": trials, "seed": seed, "sampling": "plain", "store": folder}
+    return Campaign(evaluator, errors=[error], targets=[target], **options)
 
 
 def _inject_undo(model: nn.Module, condition, seed: int) -> None:

@@ -54,6 +54,7 @@ def alarm_trials(
 
     model, tables = evaluator.model, []
     options = {"mitigations": [recomputing(model)], "trials": trials, "seed": campaign_seed(seed, train_seed)}
+    options["sampling"] = "plain"
     for part, target in part_targets(model).items():
         stored = Campaign(evaluator, errors=[BitFlip(ber) for ber in bers], targets=[target], **options)
         tables.append(stored.run(progress=progress).assign(part=part, error=STAYS))

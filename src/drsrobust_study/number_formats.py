@@ -90,7 +90,7 @@ def flips(stored: Iterable[Stored], *, trials: int, seed: int) -> "dict[tuple[st
     """Part and format -> trials with one flipped bit in that part, `trials` in each component and class of bits."""
     return {
         (one.part, one.format): Campaign(
-            one.evaluator, conditions=single_errors(partition_of(one)), trials=trials, seed=seed
+            one.evaluator, conditions=single_errors(partition_of(one)), trials=trials, seed=seed, sampling="plain"
         ).run()
         for one in stored
     }
@@ -157,7 +157,8 @@ def kept_under_errors(evaluator: Evaluator, *, ber: float, trials: int, seed: in
         a row for each protection: `protection`, `value`, `low`, `high`.
     """
     protections = [None, EXPONENTS]
-    trial_rows = Campaign(evaluator, errors=[BitFlip(ber)], mitigations=protections, trials=trials, seed=seed).run()
+    options = {"mitigations": protections, "trials": trials, "seed": seed, "sampling": "plain"}
+    trial_rows = Campaign(evaluator, errors=[BitFlip(ber)], **options).run()
     above, rows = evaluator.golden.auc - 0.5, summarise(trial_rows, ["auc"])
     ends = zip(("value", "low", "high"), ENDS, strict=True)
     shares = {name: (rows[f"auc{end}"] - 0.5) / above for name, end in ends}

@@ -85,7 +85,7 @@ def part_trials(
         options = {"errors": errors, "targets": [target], "seed": campaign_seed(seed, train_seed)}
         campaigns = [Campaign(evaluator, trials=trials, sampling=sampling, **options)]
         if part != RELEASED:
-            campaigns.append(Campaign(evaluator, trials=plain_trials, label=PLAIN, **options))
+            campaigns.append(Campaign(evaluator, trials=plain_trials, label=PLAIN, sampling="plain", **options))
         for campaign in campaigns:
             tables.append(run_campaign(campaign, shard, merge).assign(part=part, train_seed=train_seed))
     return pd.concat(tables, ignore_index=True)

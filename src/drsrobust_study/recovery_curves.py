@@ -71,7 +71,8 @@ def recovery_trials(
         drawn = [one for one in BitFlip(ber).strata(resolve(model, ALL), critical) if not one.is_pilot]
         conditions = [(one.error_model, ALL, guard) for one in drawn for guard in guards]
         maps = max(trials // len(drawn), LEAST_MAPS)
-        table = Campaign(evaluator, conditions=conditions, trials=maps, seed=campaign_seed(seed, train_seed)).run()
+        options = {"trials": maps, "seed": campaign_seed(seed, train_seed), "sampling": "plain"}
+        table = Campaign(evaluator, conditions=conditions, **options).run()
         by_label = {one.error_model.label: one for one in drawn}
         strata = table["error_model"].map(by_label)
         columns = {"stratum": [one.name for one in strata], "weight": [one.probability for one in strata]}

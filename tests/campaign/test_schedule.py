@@ -95,7 +95,7 @@ def test_conditions_and_time_left(monkeypatch):
     monkeypatch.setattr("drsrobust._progress.sys.stderr.isatty", lambda: True, raising=False)
     schedule = Schedule([[0], [1]], 32)
     schedule.add(finished(0, []))
-    report = CampaignProgress(schedule, "dlrm", 2)
+    report = CampaignProgress(schedule, "dlrm")
     assert report.text(0.0) == "0/2 conditions"
     schedule.add(finished(0, range(20), seconds=2.0))
     # 12 trials of this condition and 32 of the other, of 2 s each; 20 trials took 20 s: two workers

@@ -88,12 +88,13 @@ class Campaign(StoredTrials):
         seed: all error maps follow from it.
         label: of the campaign, in the column `protocol` of the table.
         coupled: trials of one number at different rates share nested error maps; False: all are independent.
-        sampling: `plain`: each trial's error map is drawn by the error model alone. `stratified`: trials are drawn by what does
-            harm, and the table has columns `stratum`, `weight` and `loss_is_bounded`; **its plain means are wrong**: use
-            `summary()`, `summarise`, `recovery` or `pvf`. Of `BitFlip` by the number of critical flips, which narrows intervals
-            at low rates; rates at which plain maps hold many critical flips, and mitigations that remove these from memory,
-            have plain maps. Of `MemoryFault` by the chip that fails, in modes `bit` and `word` by critical bits too. Or
-            `CriticalBits`: by these.
+        sampling: None: stratified where an error model has strata in its target, and the rows an AUC or `metrics` a metric of
+            lists by which losses are measured; else plain. `plain`: each trial's error map is drawn by the error model alone.
+            `stratified`: trials are drawn by what does harm, and the table has columns `stratum`, `weight` and
+            `loss_is_bounded`; **its plain means are wrong**: use `summary()`, `summarise`, `recovery` or `pvf`. Of `BitFlip`
+            and `FixedCount` by the number of critical flips, which narrows intervals at low rates; rates at which plain maps
+            hold many critical flips, and mitigations that remove these from memory, have plain maps. Of `MemoryFault` by the
+            chip that fails, in modes `bit` and `word` by critical bits too. Or `CriticalBits`: by these.
         store: folder of the results; None: one in the cache, named by the definition, code included; where part of the code
             cannot be compared with that of a later run, one that is deleted with the campaign, with a warning.
 
@@ -118,7 +119,7 @@ class Campaign(StoredTrials):
         seed: int = 0,
         label: str = "corrected",
         coupled: bool = True,
-        sampling: str | CriticalBits = PLAIN,
+        sampling: str | CriticalBits | None = None,
         store: str | PathLike | None = None,
     ) -> None:
         check_evaluator(evaluator)
@@ -159,8 +160,11 @@ class Campaign(StoredTrials):
         self.headlines = Headline.without_errors(evaluator.golden, [*golden])
         self._headline = next(iter(self.headlines), None)
         self._scheduled = ("condition", "trial", *(each.name for each in self.headlines[:1]), "seconds")
-        self._critical_bits = _critical_bits(sampling)
+        self._where_possible = sampling is None
+        self._critical_bits = _critical_bits(sampling, self._headline)
         self.conditions = self._grid()
+        if self._where_possible and self.conditions[0].stratum is None:
+            self._critical_bits = None  # the same campaign as with plain maps
         _check_distinct(self.conditions)
         for condition in self.conditions:
             condition.check(evaluator.model)
@@ -234,7 +238,8 @@ class Campaign(StoredTrials):
 
     def __repr__(self) -> str:
         where = "of rank 0" if self.store is None else f"in {self.store.folder}"
-        return f"<Campaign {self.name}: {len(self.conditions)} conditions, {self.trials} trials, {where}>"
+        n_conditions = len({condition.key[:4] for condition in self.conditions})  # without their strata
+        return f"<Campaign {self.name}: {n_conditions} conditions, {self.trials} trials, {where}>"
 
     def _repr_html_(self) -> str:
         schedule = None if self.store is None else self._schedule()
@@ -383,7 +388,7 @@ class Campaign(StoredTrials):
     def _grid(self) -> list[Condition]:
         conditions = grid(self.evaluator.model, self._triples)
         if self._critical_bits is not None:
-            conditions = stratified(conditions, self._critical_bits)
+            conditions = stratified(conditions, self._critical_bits, where_possible=self._where_possible)
         return conditions
 
     def _new_schedule(self) -> Schedule:
@@ -417,8 +422,10 @@ class Campaign(StoredTrials):
         return table.select(columns).append_column(STRATUM, names.take(table["condition"].combine_chunks()))
 
 
-def _critical_bits(sampling: str | CriticalBits) -> CriticalBits | None:
-    """The bits by which trials are stratified; None: plain maps."""
+def _critical_bits(sampling: str | CriticalBits | None, headline: Headline | None) -> CriticalBits | None:
+    """The bits by which trials are stratified; None: plain maps, as where no loss is known by which strata get their trials."""
+    if sampling is None:
+        sampling = PLAIN if headline is None else STRATIFIED
     if not isinstance(sampling, CriticalBits):
         check_choice("sampling", sampling, SAMPLING)
         if sampling == PLAIN:
@@ -477,7 +484,7 @@ def auc_under_errors(
     options = {"errors": [error], "targets": [target], "trials": trials, "seed": seed}
 
     def score(mitigation: Mitigation) -> float:
-        campaign = Campaign(evaluator, mitigations=[mitigation], **options)
+        campaign = Campaign(evaluator, mitigations=[mitigation], sampling=PLAIN, **options)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=r"[\d,]+ of [\d,]+ trials raised")  # they count below
             table = campaign.run(progress=False)

@@ -9,8 +9,8 @@ from drsrobust.campaign.schedule import Schedule
 class CampaignProgress:
     """A progress bar of trials, with finished conditions and the time left."""
 
-    def __init__(self, schedule: Schedule, name: str, n_conditions: int) -> None:
-        self._schedule, self._conditions = schedule, n_conditions
+    def __init__(self, schedule: Schedule, name: str) -> None:
+        self._schedule = schedule
         self._bar = progress_bar(schedule.total, name, progress=True)
         self._since, self._before, self._looked = time.monotonic(), schedule.computed, 0.0
         self._counted = 0  # of trials, those of earlier runs as well
@@ -42,7 +42,7 @@ class CampaignProgress:
 
     def text(self, elapsed: float) -> str:
         """As `3/12 conditions, 4 workers, 12.5 trials/s, 2:10 left`."""
-        parts = [f"{self._schedule.conditions_done}/{self._conditions} conditions"]
+        parts = [f"{self._schedule.conditions_done}/{self._schedule.n_conditions} conditions"]
         parts += [f"{self._workers} workers"] if self._workers else []
         seconds = self._schedule.seconds_left()
         computed = self._schedule.computed - self._before

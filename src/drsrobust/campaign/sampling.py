@@ -35,14 +35,28 @@ NOTE = (
 )
 
 
-def strata_of(error_model: ErrorModel, hits: AddressSpace, critical_bits: CriticalBits) -> list[Stratum]:
+def strata_of(
+    error_model: ErrorModel, hits: AddressSpace, critical_bits: CriticalBits, *, where_possible: bool = False
+) -> list[Stratum]:
     """The strata of a condition (`ErrorModel.strata`).
+
+    Args:
+        error_model, hits: of the condition.
+        critical_bits: whose flips strata may count.
+        where_possible: plain maps, one stratum `all`, in place of an error.
 
     Raises:
         TypeError: an error model without strata, or errors that are not in memory.
         ValueError: a target without critical bits.
     """
-    strata = error_model.strata(hits, critical_bits) if isinstance(hits, AddressSpace) else []
+    try:
+        strata = error_model.strata(hits, critical_bits) if isinstance(hits, AddressSpace) else []
+    except ValueError:
+        if not where_possible:
+            raise
+        strata = []
+    if not strata and where_possible:
+        return [Stratum(ALL, 1.0, error_model)]
     if not strata:
         raise TypeError(
             f"sampling='stratified' is for error models that have strata, in a stored target; {error_model} in {hits} has "
@@ -51,9 +65,16 @@ def strata_of(error_model: ErrorModel, hits: AddressSpace, critical_bits: Critic
     return strata
 
 
-def stratified(conditions: Sequence[Condition], critical_bits: CriticalBits) -> list[Condition]:
+def stratified(
+    conditions: Sequence[Condition], critical_bits: CriticalBits, *, where_possible: bool = False
+) -> list[Condition]:
     """Each condition once for each of its strata. Conditions on the same error maps have the same strata; if a mitigation of
     one of them removes critical flips from the memory, all of them have plain maps, since these flips then decide nothing.
+
+    Args:
+        conditions: of the campaign.
+        critical_bits: by which trials are stratified.
+        where_possible: conditions without strata have plain maps; where none has strata, they are returned as they are.
 
     Raises:
         TypeError, ValueError: as `strata_of`; the message names the condition.
@@ -62,12 +83,17 @@ def stratified(conditions: Sequence[Condition], critical_bits: CriticalBits) -> 
     for condition in conditions:
         maps = condition.key[:3]
         try:
-            parts = strata.setdefault(maps, strata_of(condition.error_model, condition.space, critical_bits))
+            if maps not in strata:
+                strata[maps] = strata_of(
+                    condition.error_model, condition.space, critical_bits, where_possible=where_possible
+                )
         except ValueError as error:
             raise ValueError(f"{condition.error_model} in {condition.target}: {error}") from error
         # A code that corrects single critical flips makes their number meaningless: harm is then in what it leaves.
-        if len(parts) > 1 and _removes(condition, critical_bits):
+        if len(strata[maps]) > 1 and _removes(condition, critical_bits):
             strata[maps] = [Stratum(ALL, 1.0, condition.error_model)]
+    if where_possible and all(len(parts) == 1 for parts in strata.values()):
+        return list(conditions)
     return [replace(condition, stratum=stratum) for condition in conditions for stratum in strata[condition.key[:3]]]
 
 
@@ -141,6 +167,7 @@ class StratifiedSchedule(Schedule):
         headline: Headline | None = None,
     ) -> None:
         self._strata, self._asked, self._headline = strata, trials, headline
+        self._families = families
         self._family = {number: family for family in families for number in family}
         self._allocated = {number: len(family) == 1 for number, family in self._family.items()}
         self._pilot_losses: dict[int, dict[int, float]] = defaultdict(dict)  # by condition and trial
@@ -149,6 +176,10 @@ class StratifiedSchedule(Schedule):
             for number, first in zip(family, first_trials([strata[n] for n in family], trials), strict=True):
                 pilots[number] = 0 if self._allocated[number] else first
         super().__init__(groups, trials, shard, pilots)
+
+    @property
+    def families(self) -> Sequence[Sequence[int]]:
+        return self._families
 
     def add(self, table: pa.Table) -> None:
         first = table.filter(pc.field("trial") < PILOT_TRIALS)

@@ -178,9 +178,19 @@ class Schedule:
         return sum(trials.shared - trials.missing for trials in self._trials.values())
 
     @property
+    def families(self) -> Sequence[Sequence[int]]:
+        """Numbers of the groups that are parts of the same conditions."""
+        return [[number] for number in range(len(self._groups))]
+
+    @property
+    def n_conditions(self) -> int:
+        """The number of conditions."""
+        return sum(len(self._groups[family[0]]) for family in self.families)
+
+    @property
     def conditions_done(self) -> int:
         """The number of finished conditions."""
-        return sum(len(group) for number, group in enumerate(self._groups) if self._complete(number))
+        return sum(len(self._groups[family[0]]) for family in self.families if all(map(self._complete, family)))
 
     def seconds_left(self) -> float | None:
         """Estimated time of the missing trials one after the other; None before any was computed. A condition without trials is

@@ -149,7 +149,7 @@ class StoredTrials(ABC):
         check_trials(self.store, runner, names, unchecked, stored.select([*HARM, *self.metrics[:1]]))
         self._checked = set(range(len(names)))
         name = self.name + (f", shard {self._shard}" if self._shard else "")
-        report = CampaignProgress(schedule, name, len(self.conditions)) if progress else None
+        report = CampaignProgress(schedule, name) if progress else None
 
         def finished(table: pa.Table) -> None:
             self.store.write(table)

@@ -100,7 +100,7 @@ class CampaignSettings:
     metrics: list[str] | dict[str, str] = field(default_factory=list)
     trials: int = 100
     seed: int = 0
-    sampling: str = "plain"
+    sampling: str | None = None
     store: str | None = None
     workers: int | None = None
 

@@ -39,7 +39,7 @@ def test_curves_protections_and_other_errors(evaluator, tmp_path):
     page = dr.report.write(campaign, tmp_path / "out", bounds={"mean_score": (0, 1)})
     assert page == tmp_path / "out" / "index.html"
     text = page.read_text()
-    assert f"Without errors its AUC is {evaluator.golden.auc:.4f}. 72 error maps in 12 conditions, 600 rows." in text
+    assert f"Without errors its AUC is {evaluator.golden.auc:.4f}. {len(table)} error maps in 12 conditions, 600 rows." in text
     figures = {path.stem for path in (tmp_path / "out" / "figures").glob("*.svg")}
     assert {"auc", "protected_0", "protected_1", "conditions"} <= figures and text.count("<figure>") == len(figures)
     for link in re.findall(r'(?:href|src)="([^"#]+)"', text):
@@ -57,15 +57,18 @@ def test_curves_protections_and_other_errors(evaluator, tmp_path):
 
 
 def test_a_report_says_how_many_trials_would_do(evaluator, tmp_path):
-    errors = [dr.BitFlip(1e-7), dr.SingleBit(30)]
-    _, table, text = written(tmp_path / "plain", evaluator, errors=errors, trials=40)
-    harmed = (table["auc_drop"] > 0.001).groupby(table["error_model"]).mean()
-    assert harmed["BitFlip"] == 0 < harmed["SingleBit(bit=30)"] < 0.25
-    assert f"some {math.ceil(12 / harmed['SingleBit(bit=30)']):,} trials hold 12 harmful ones" in text
-    assert "1 of these conditions showed none in 40 trials." in text and "sampling=&#34;stratified&#34;" in text
-    assert "BitFlip at 1e-07 in all shows no loss of AUC in 40 trials; it is at most 0." in text
-    options = {"errors": [dr.BitFlip(1e-6)], "trials": 40, "sampling": "stratified"}
-    assert "sampling=" not in written(tmp_path / "stratified", evaluator, **options)[2]
+    options = {"errors": [dr.BitFlip(1e-7), dr.SingleBit(30)], "trials": 40}
+    _, table, text = written(tmp_path / "plain", evaluator, sampling="plain", **options)
+    harmed = (table["auc_drop"] > 0.001).groupby(table["error_model"]).sum()
+    assert harmed["BitFlip"] == 0 < harmed["SingleBit(bit=30)"] < 10
+    assert f"About {math.ceil(48 / harmed['SingleBit(bit=30)']) * 10:,} trials per condition would do (40 now)." in text
+    assert "1 of these conditions showed none in 40 trials." in text and "sampling=&#34;plain&#34;" in text
+    assert "BitFlip at 1e-07 in all: 40 of 40 maps harmless." in text
+    drawn = pd.read_csv(tmp_path / "plain" / "figures" / "data" / "conditions.csv", comment="#")
+    assert drawn["harmless"].fillna("").tolist() == ["40 of 40 maps harmless", ""]
+    campaign, table, text = written(tmp_path / "default", evaluator, **options)
+    assert "sampling=" not in text and f"{len(table)} error maps in 2 conditions" in text
+    assert "2 conditions" in repr(campaign) and len(campaign.conditions) > 2
 
 
 def test_one_rate_is_a_point_and_no_curve(evaluator, tmp_path):

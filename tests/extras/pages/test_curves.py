@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from drsrobust_extras.pages import plots
+from drsrobust_extras.pages.plots.losses import WIDE
 
 
 def summary(error_models, targets=("all",), models=("dlrm",)):
@@ -42,7 +43,7 @@ def test_ber_figure_shows_the_numbers():
     settings, given = dict(mpl.rcParams), plots.new_panels()[0]
     ax = plots.auc_vs_ber(data, given)
     assert ax is given and dict(mpl.rcParams) == settings
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["all", "mlp", "10-90 % of trials"]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["all", "mlp", "10-90 % of trials", WIDE]
     curve = ax.containers[0]
     assert curve.lines[0].get_ydata().tolist() == pytest.approx([0.7, 0.8])
     bar = curve.lines[2][0].get_segments()[0]

@@ -4,6 +4,7 @@ import pytest
 
 from drsrobust_extras.pages import plots
 from drsrobust_extras.pages.plots.losses import BOUND, WIDE, bound_handles, draw_losses, loss_axis, loss_floor
+from drsrobust_extras.pages.plots.style import OPEN_MARK
 
 
 def losses(*rows):
@@ -32,8 +33,8 @@ def test_an_interval_that_holds_no_loss_is_a_bound(ax):
     assert triangles(ax) == [[4, floor]]  # the upper ends of 2 and 3 are over ten times their means, or the floor
     assert [handle.get_label() for handle in bound_handles(data, floor=floor)] == [BOUND, WIDE]
     low, high = ax.get_ylim()
-    means = [line.get_xydata().tolist() for line in ax.lines if line.get_alpha() == 0.6]
-    assert means == [[[2, 1e-4]]] and low < floor and 0.2 < high < 0.5 and ax.get_yscale() == "log"
+    (means,) = [line.get_xydata().tolist() for line in ax.lines if line.get_alpha() == OPEN_MARK["alpha"]]
+    assert means == [[2, 1e-4]] and low < floor and 0.2 < high < 0.5 and ax.get_yscale() == "log"
     assert ax.get_ylabel() == "AUC lost"
 
 
@@ -70,13 +71,18 @@ def test_mitigations_are_compared_by_what_is_lost():
     assert plain.lines[0].get_ydata().tolist() == [0.1, 0.3] and protected.lines[0].get_ydata().tolist() == [1e-3]
     labels = [text.get_text() for text in ax.get_legend().get_texts()]
     assert labels == ["no protection", "range", "10-90 % of trials,\nno protection", WIDE]
-    sure = campaign(auc_drop_low=[1e-5, 0.05, 0.2, 1e-5, 1e-5, 5e-4], auc_drop=[1e-4, 0.1, 0.3, 1e-4, 1e-4, 1e-3])
+    sure = campaign(auc_drop_low=[1e-2, 0.05, 0.2, 1e-2, 1e-2, 5e-4], auc_drop=[0.02, 0.1, 0.3, 0.02, 0.02, 1e-3])
     labels = plots.mitigated_auc(plots.mitigated_auc_data(sure)).get_legend().get_texts()
     assert WIDE not in [text.get_text() for text in labels]
 
 
-def test_no_bar_or_band_of_auc_rises_above_the_model_without_errors():
-    ax = plots.auc_vs_ber(campaign().query("mitigation == 'none'"))
+def test_bars_of_auc_end_at_the_model_without_errors_and_at_a_coin_toss():
+    ends = {"auc_drop_low": [-0.1, -0.1, 0.2, -0.1, -0.1, 5e-4], "auc_drop_high": [0.3, 0.2, 0.31, 0.05, 0.05, 2e-3]}
+    ax = plots.auc_vs_ber(campaign(**ends).query("mitigation == 'none'"))
+    first, *bars = ax.containers[0].lines[2][0].get_segments()
+    assert np.ptp(first[:, 1]) == 0 and bars[1][:, 1].tolist() == pytest.approx([0.5, 0.6])  # an open mark has no bar
+    (is_open,) = [line.get_ydata() for line in ax.lines if line.get_markerfacecolor() == "white"]
+    assert is_open.tolist() == pytest.approx([0.7999])
     bars = np.concatenate(ax.containers[0].lines[2][0].get_segments())[:, 1]
     band = ax.collections[0].get_paths()[0].vertices[:, 1]
     assert bars.max() == pytest.approx(0.8) and band.max() == pytest.approx(0.8) and bars.min() < 0.6

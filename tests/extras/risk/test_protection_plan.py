@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import drsrobust as dr
+from drsrobust.extend import strata_of
 from drsrobust_extras.risk.planning.choice import InfeasibleBudget
 from drsrobust_extras.risk.planning.protection_plan import Plan
 
@@ -118,7 +119,9 @@ def test_a_protection_of_memory_and_the_whole_map_agree_with_a_campaign(plan, tr
     options = {"errors": ERRORS, "candidates": [check], "budget_bits": 1, "budget_time": 0, "target": name, "trials": 8}
     found = dr.plan(trained, rows, **options).losses
     evaluator = dr.Evaluator(trained, rows)
-    strata = [one for one in dr.planning.losses.strata_for(ERRORS, dr.resolve(trained, name)) if not one.is_pilot]
+    strata = [
+        one for one in strata_of(ERRORS, dr.resolve(trained, name), dr.injection.CriticalBits()) if not one.is_pilot
+    ]
     grid = {"errors": [one.error_model for one in strata], "targets": [name], "mitigations": [None, check]}
     count = 8 // len(strata)
     table = dr.Campaign(evaluator, **grid, trials=count).run(workers=1)

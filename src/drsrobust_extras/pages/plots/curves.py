@@ -12,10 +12,22 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import NullFormatter
 
-from drsrobust_extras.pages.plots.losses import bound_handles, draw_losses, loss_axis, loss_floor
+from drsrobust.statistics import DROP
+from drsrobust_extras.pages.plots.losses import (
+    FAR,
+    OPEN_NOTE,
+    WIDE,
+    bound_handles,
+    draw_losses,
+    is_unbounded,
+    loss_axis,
+    loss_floor,
+)
 from drsrobust_extras.pages.plots.style import (
+    COIN_TOSS,
     DASHED,
     GUIDE,
+    OPEN_MARK,
     SMALLEST,
     apart,
     at_edge,
@@ -37,8 +49,9 @@ _KEYS = ["model", "dataset", "error_model", "target"]
 METRIC = "auc"  # of which all curves are
 _NUMBERS = ["ber", "realised", "realised_low", "realised_high", "n", "auc", "auc_low", "auc_high", "auc_q10", "auc_q90"]
 _NUMBERS += ["auc_golden", "share_nonfinite"]
+_LOSS = ["auc_drop", "auc_drop_low", "auc_drop_high"]
 _MITIGATION_KEYS = ["model", "dataset", "protocol", "target", "mitigation", "series", "ber"]
-_AUC = ["auc_golden", "auc", "auc_low", "auc_high", "auc_q10", "auc_q90", "auc_drop", "auc_drop_low", "auc_drop_high"]
+_AUC = ["auc_golden", "auc", "auc_low", "auc_high", "auc_q10", "auc_q90", *_LOSS]
 _RECOVERY = ["lost", "lost_low", "lost_high", "gained", "gained_low", "gained_high", "recovery", "recovery_low"]
 _RECOVERY += ["recovery_high", "trials_harmed", "trials_harmed_low", "trials_harmed_high", "raised"]
 
@@ -58,7 +71,7 @@ def picked(
 
 def auc_vs_ber_data(summary: "pd.DataFrame") -> "pd.DataFrame":
     """What `auc_vs_ber` draws: one row per model, data set, error model, target and rate, sorted, with the realised rate and
-    its binomial range.
+    its binomial range, and with the loss where the summary has it.
 
     Args:
         summary: `dr.summarise` of a campaign's table, or a frame that this function returned.
@@ -68,15 +81,17 @@ def auc_vs_ber_data(summary: "pd.DataFrame") -> "pd.DataFrame":
     """
     columns = [*_KEYS, *_NUMBERS, "rate"]
     missing = [name for name in columns if name not in summary]
+    columns += _LOSS if set(_LOSS) <= set(summary) else []
     data = picked(summary if missing else summary[summary["rate"] == summary["ber"]], columns, *missing[:1])
     return data.sort_values([*_KEYS, "ber"], ignore_index=True)
 
 
 @styled
 def auc_vs_ber(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
-    """Mean AUC with its interval (bars) and the 10-90 % quantiles over trials (band) against the bit error rate, a curve per
-    model, data set and target. Curves are shifted slightly, so that no bar hides another; rates of 0 are not drawn. Bars and
-    bands end at the AUC without errors, which a bound of the loss cannot exceed.
+    """Mean AUC with the interval of what is lost (bars) and the 10-90 % quantiles over trials (band) against the bit error
+    rate, a curve per model, data set and target. Curves are shifted slightly, so that no bar hides another; rates of 0 are not
+    drawn. Bars and bands end at the AUC without errors, which a bound of the loss cannot exceed, and bars at the coin toss. A
+    mark is open, without a bar, where trials bound the loss by over ten times its mean.
 
     Args:
         data: `dr.summarise` of a campaign's table, or `auc_vs_ber_data` of it.
@@ -94,16 +109,20 @@ def auc_vs_ber(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     styles = series_styles(names)
     for index, (key, curve) in enumerate(curves):
         style, place = styles[names[index]], curve["ber"] * apart(index, len(curves), step=0.07)
-        curve = under_golden(curve)
+        curve = within_bounds(curve)
         ax.fill_between(place, curve["auc_q10"], curve["auc_q90"], color=style["color"], alpha=0.10, lw=0)
         style = style | {"label": ", ".join(key), "capsize": 2.5, "markersize": 4.5, "linewidth": 1.5}
-        ax.errorbar(place, curve["auc"], yerr=interval(curve, "auc"), **style)
+        is_open = _is_open(curve)
+        ax.errorbar(place, curve["auc"], yerr=np.where(is_open, 0, interval(curve, "auc")), **style)
+        mark = style | OPEN_MARK | {"label": None, "linestyle": "none", "zorder": 2.5}
+        ax.plot(place[is_open], curve["auc"][is_open], **{name: mark[name] for name in mark if name != "capsize"})
     auc_guides(ax, data["auc_golden"])
     if len(curves):
         ax.set_xscale("log")
         ax.label_outer()
         band = Patch(color="#999999", alpha=0.25, lw=0, label="10-90 % of trials")
         handles = [*ax.get_legend_handles_labels()[0], band]
+        handles += [Line2D([], [], label=WIDE, **OPEN_NOTE)] * bool(_is_open(within_bounds(data)).any())
         legend_outside(ax, handles, title="errors in")
         ax.set_title(" / ".join(f"{model} on {name}" for model, name in data[_KEYS[:2]].drop_duplicates().to_numpy()))
     return ax
@@ -131,7 +150,7 @@ def mitigated_auc(
 ) -> "Axes":
     """AUC lost under errors with its interval, on a logarithmic axis, against the bit error rate, a curve per mitigation;
     without protection in black, with the 10-90 % quantiles over trials as a band. An open triangle is the upper end of an
-    interval that holds no loss; a pale mark alone has that end far above it. Curves are shifted slightly.
+    interval that holds no loss; an open mark has that end far above it. Curves are shifted slightly.
 
     Args:
         data: `mitigated_auc_data`; rates of 0 are not drawn.
@@ -149,14 +168,15 @@ def mitigated_auc(
     for index, (number, curve) in enumerate(curves):
         curve, name = curve.sort_values("ber"), mitigation_label(curve["mitigation"].iloc[0])
         style = _mitigation_style(number) | ({"marker": "o"} if number < 0 else {})
-        draw_losses(ax, curve, curve["ber"] * apart(index, len(curves)), floor=floor, label=name, **style)
+        ends = {"floor": floor, "most": rows["auc_golden"].max() - COIN_TOSS}
+        draw_losses(ax, curve, curve["ber"] * apart(index, len(curves)), **ends, label=name, **style)
     ax.set(xlabel="bit error rate (flips per stored bit)")
     notes = [Patch(color="#000000", alpha=0.12, lw=0, label="10-90 % of trials,\nno protection")]
     notes += bound_handles(rows, floor=floor)
     _finish(ax, rows, notes, errors)
     if len(rows):
-        loss_axis(ax, floor, float(np.nanmax([*drawn["auc_drop_high"], *(drawn["auc_golden"] - 0.5)])))
-        at_random = rows["auc_golden"].max() - 0.5
+        loss_axis(ax, floor, float(np.nanmax([*drawn["auc_drop_high"], *(drawn["auc_golden"] - COIN_TOSS)])))
+        at_random = rows["auc_golden"].max() - COIN_TOSS
         ax.axhline(at_random, linestyle=DASHED, **GUIDE)
         name_line(ax, at_random, "coin toss", at="left", above=False)
     return ax
@@ -215,9 +235,16 @@ def interval(data: "pd.DataFrame", value: str) -> np.ndarray:
     return np.maximum([data[value] - data[f"{value}_low"], data[f"{value}_high"] - data[value]], 0)
 
 
-def under_golden(data: "pd.DataFrame") -> "pd.DataFrame":
+def _is_open(data: "pd.DataFrame") -> "pd.Series":
+    """Where trials bound the loss by over `FAR` times its mean, and by more than what harms."""
+    lost, most = data["auc_golden"] - data["auc"], data["auc_golden"] - data["auc_low"]
+    return is_unbounded(lost, most, DROP / FAR)
+
+
+def within_bounds(data: "pd.DataFrame") -> "pd.DataFrame":
     """With `auc_high` and `auc_q90` no higher than the AUC without errors, or than the mean where that is higher still: a bound
-    of the loss says nothing of a gain. The interval is that of the loss, where there is one."""
+    of the loss says nothing of a gain; and `auc_low` no lower than a coin toss. The interval is that of the loss, where there
+    is one."""
     most = np.maximum(data["auc_golden"], data["auc"])
     if "auc_drop_low" in data:  # of several trained models the AUC differs, and its loss less
         ends = {
@@ -225,8 +252,8 @@ def under_golden(data: "pd.DataFrame") -> "pd.DataFrame":
             "auc_high": data["auc_golden"] - data["auc_drop_low"],
         }
         data = data.assign(**ends)
-    ends = [name for name in ("auc_high", "auc_q90") if name in data]
-    return data.assign(**{name: np.minimum(data[name], most) for name in ends})
+    ends = {name: np.minimum(data[name], most) for name in ("auc_high", "auc_q90") if name in data}
+    return data.assign(**ends, auc_low=np.maximum(data["auc_low"], np.minimum(data["auc"], COIN_TOSS)))
 
 
 def refuse_one_label(table: "pd.DataFrame") -> None:

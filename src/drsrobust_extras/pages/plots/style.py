@@ -65,6 +65,13 @@ DASHED = (0, (6, 3))
 CLAIMED = {"linestyle": DASHED, "color": "#333333", "linewidth": 1.1}  # a published value
 # Open, so that an upper limit is not read as a value.
 LIMIT = {"linestyle": "none", "markerfacecolor": "white", "markersize": 5.5, "markeredgewidth": 1.2}
+OPEN_MARK = {
+    "markerfacecolor": "white",
+    "markersize": 5,
+    "markeredgewidth": 1.2,
+    "alpha": 1,
+}  # trials say nothing of it
+COIN_TOSS = 0.5  # AUC
 OUTSIDE = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)}  # a legend to the right of its panel
 _ASIDE = 30  # letters of the longest name in a legend to the right of its panel; longer ones would squeeze it
 _DECADES = 0.16  # largest shift of a panel's curves on a logarithmic axis
@@ -221,12 +228,14 @@ def auc_guides(ax: "Axes", golden: Iterable[float] = ()) -> None:
     golden = sorted(set(golden))
     for value in golden:
         ax.axhline(value, linestyle=DASHED, **GUIDE)
-    ax.axhline(0.5, linestyle=":", **GUIDE | {"color": "#333333", "linewidth": 1.4})  # dots need more ink than dashes
+    ax.axhline(
+        COIN_TOSS, linestyle=":", **GUIDE | {"color": "#333333", "linewidth": 1.4}
+    )  # dots need more ink than dashes
     ax.set(xlabel="bit error rate (flips per stored bit)", ylabel="AUC")
     # Curves start at the top left and end at the bottom right: the other two corners are free.
     if golden:
         name_line(ax, golden[-1], "without errors")
-    name_line(ax, 0.5, "coin toss", at="left")
+    name_line(ax, COIN_TOSS, "coin toss", at="left")
 
 
 def name_line(ax: "Axes", value: float, text: str, *, axis: str = "y", at: str = "right", above: bool = True) -> None:

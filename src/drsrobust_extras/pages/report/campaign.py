@@ -1,17 +1,32 @@
 """The report of a campaign: what it found in sentences, figures, all conditions, and how it was made."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from drsrobust.campaign import Campaign
-from drsrobust.extend import new_file, versions
-from drsrobust.statistics import ENDS, FEW_TRIALS, NONE, STRATUM, Headline, recovery, summarise
+from drsrobust.campaign import Campaign, Condition
+from drsrobust.extend import new_file, strata_of, versions
+from drsrobust.injection import CriticalBits
+from drsrobust.statistics import (
+    CONDITION,
+    DROP,
+    ENDS,
+    FEW_TRIALS,
+    NONE,
+    STRATUM,
+    WEIGHT,
+    Headline,
+    Strata,
+    identifying,
+    recovery,
+    summarise,
+)
 from drsrobust_extras.pages.plots import curves, losses
 from drsrobust_extras.pages.plots.save import save, write_csv
-from drsrobust_extras.pages.plots.style import legend_outside, new_panels, styled
+from drsrobust_extras.pages.plots.style import COIN_TOSS, SMALLEST, legend_outside, new_panels, styled
 from drsrobust_extras.pages.report import figure_entries, templates
 from drsrobust_extras.pages.report.own_files import PAGE, report_files
 
@@ -20,6 +35,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _SHOWN = ("target", "mitigation", "error_model", "rate", "n")
+WIDE = 2  # an upper end that is more times higher than the mean makes an interval wide
+_HARMLESS = "harmless"  # a column of what is drawn: where no map harmed, the words that say so
 
 
 def write_campaign(campaign: Campaign, folder: Path, bounds: Mapping[str, tuple[float, float]] | None) -> Path:
@@ -52,21 +69,22 @@ def _write(
     figures = folder / "figures"
     names = []
     others = [name for name in campaign.metrics if name != main and summary[name].notna().any()]
-    for name, ax, data, caption, title in _figures(summary, recovered, main, headline, others):
+    by_condition = [trials for _, trials in table.groupby(identifying(table, CONDITION), sort=False, dropna=False)]
+    found = summary.assign(**{_HARMLESS: [_harmless(trials, headline) for trials in by_condition]})
+    for name, ax, data, caption, title in _figures(found, recovered, main, headline, others):
         save(ax, name, data, caption, title=title, folder=figures)
         names.append(name)
     write_csv(table, folder / "trials.csv", digits=None)
     write_csv(summary, folder / "summary.csv")
     evaluator = campaign.evaluator
     columns = [*_SHOWN, *(f"{metric}{end}" for metric in (main, *others) for end in ENDS)]
-    cards = _cards(summary, recovered, main, headline)
-    cards += [*_unsure(summary, is_stratified=STRATUM in table), *_raised(campaign)]
+    cards = [*_cards(found, recovered, main, headline), *_unsure(campaign, by_condition, summary), *_raised(campaign)]
     page = (
         templates()
         .get_template("campaign.html.j2")
         .render(
             title=f"What bit errors do to {evaluator.name} on {evaluator.rows.dataset}",
-            opening=_opening(campaign, table),
+            opening=_opening(campaign, table, len(summary)),
             cards=cards,
             figures=figure_entries(figures, names),
             caption=f"Means over trials with their intervals ({'; '.join(summary['interval'].unique())})",
@@ -79,10 +97,10 @@ def _write(
         part.write_text(page, encoding="utf-8")
 
 
-def _opening(campaign: Campaign, table: "pd.DataFrame") -> str:
+def _opening(campaign: Campaign, table: "pd.DataFrame", n_conditions: int) -> str:
     known = campaign.headlines[:1]
     start = "".join(f"Without errors its {headline.unit} is {headline.golden:.4f}. " for headline in known)
-    return f"{start}{len(table):,} error maps in {len(campaign.conditions)} conditions, {len(campaign.evaluator.rows):,} rows."
+    return f"{start}{len(table):,} error maps in {n_conditions} conditions, {len(campaign.evaluator.rows):,} rows."
 
 
 def _cards(
@@ -97,9 +115,8 @@ def _cards(
         cards.append({"head": "Worst without protection", "text": f"{_where(worst)} {what} {_interval(worst, main)}."})
         best = plain.iloc[-1]
         text = f"{_where(best)} {what} {_interval(best, main)}."
-        if headline is not None and best[f"{main}_low"] <= 0:
-            text = f"{_where(best)} shows no loss of {headline.unit} in {best['n']} trials; "
-            text += f"it is at most {best[f'{main}_high']:.2g}."
+        if best[_HARMLESS]:
+            text = f"{_where(best)}: {best[_HARMLESS]}."
         cards.append({"head": "Least harm", "text": text})
     if recovered is not None:
         protected = recovered[recovered["mitigation"] != NONE].dropna(subset=["recovery_low"])
@@ -113,23 +130,54 @@ def _article(noun: str) -> str:
     return "an" if noun[0] in "AEIOaeio" else "a"
 
 
-def _unsure(summary: "pd.DataFrame", *, is_stratified: bool) -> list[dict[str, str]]:
-    """How many trials a condition needs where few show harm."""
+def _harmless(trials: "pd.DataFrame", headline: Headline | None) -> str:
+    """Of a condition whose maps all do no harm; else empty."""
+    maps = trials[trials[WEIGHT] > 0] if WEIGHT in trials else trials  # pilots hold more flips than maps do
+    return "" if _harmed(maps, headline).any() else f"{len(maps)} of {len(maps)} maps harmless"
+
+
+def _harmed(trials: "pd.DataFrame", headline: Headline | None) -> np.ndarray:
+    """Whether trials are harmed, or may be: bool [trials]."""
+    return (
+        np.ones(len(trials), bool) if headline is None else ~(headline.losses(trials) <= DROP)
+    )  # NaN of raised trials
+
+
+def _unsure(
+    campaign: Campaign, by_condition: "Sequence[pd.DataFrame]", summary: "pd.DataFrame"
+) -> list[dict[str, str]]:
+    """How many trials a condition needs where few show harm, and its interval is wide for that reason."""
+    headline = next(iter(campaign.headlines), None)
     few = summary[summary["few_harmful"]]
+    if headline is not None:
+        few = few[~(few[f"{headline.drop}_high"] <= WIDE * few[headline.drop])]
     if few.empty:
         return []
     text = (
         f"In {len(few)} of {len(summary)} conditions too few trials show harm, so that their intervals are wide bounds."
     )
-    harmed, unseen = few[few["trials_harmed"] > 0], few[few["trials_harmed"] == 0]
-    if len(harmed):
-        needed = int(np.ceil(FEW_TRIALS / harmed["trials_harmed"].min()))
-        text += f" Where some were harmful, some {needed:,} trials hold {FEW_TRIALS} harmful ones, which are enough."
-    if len(unseen):
+    needed, now = max((_needed(by_condition[number], headline), len(by_condition[number])) for number in few.index)
+    if needed:
+        text += f" About {needed:,} trials per condition would do ({now:,} now)."
+    if len(unseen := few[few["trials_harmed"] == 0]):
         text += f" {len(unseen)} of these conditions showed none in {unseen['n'].max():,} trials."
-    if not is_stratified:
-        text += ' Campaign(sampling="stratified") draws the harmful maps of many error models on purpose, and needs far fewer.'
+    if STRATUM not in by_condition[0] and any(map(_has_strata, campaign.conditions)):
+        text += ' Without sampling="plain" the campaign draws harmful maps on purpose, and needs far fewer.'
     return [{"head": "Not yet sure", "text": text}]
+
+
+def _needed(trials: "pd.DataFrame", headline: Headline | None) -> int:
+    """About how many trials of a condition hold enough harmful ones in each stratum that shows any, if strata keep their shares
+    of the trials: two digits, rounded up; 0 where none that has few of them shows any."""
+    strata, harmed = Strata.of(trials), _harmed(trials, headline)
+    counts = [np.count_nonzero(harmed & member) for member in strata.members[strata.few_harmful]]
+    needed = [len(trials) * FEW_TRIALS / count for count in counts if 0 < count < FEW_TRIALS]
+    step = 10 ** max(0, math.floor(math.log10(max(needed, default=1))) - 1)
+    return math.ceil(max(needed, default=0) / step) * step
+
+
+def _has_strata(condition: Condition) -> bool:
+    return len(strata_of(condition.error_model, condition.space, CriticalBits(), where_possible=True)) > 1
 
 
 def _raised(campaign: Campaign) -> list[dict[str, str]]:
@@ -178,23 +226,34 @@ def _figures(
                 yield f"recovery_{number}", curves.recovery_vs_ber(data), data, f"Recovered AUC, {where}.", None
     shown = [(main, single), *((metric, summary) for metric in others)]
     for number, (metric, rows) in enumerate(shown):
-        if len(data := rows[[*_SHOWN, *(f"{metric}{end}" for end in ENDS)]].dropna(subset=[metric])):
+        columns = [*_SHOWN, *(f"{metric}{end}" for end in ENDS), *[_HARMLESS][: not number]]
+        if len(data := rows[columns].dropna(subset=[metric])):
             caption = f"{metric} of each condition: mean over trials with its 95 % interval."
             title = f"{metric}, by errors and protection"  # the largest of means with wide intervals is no message
-            ax = _by_condition(data, metric, loss_of=None if number or headline is None else headline.unit)
+            ax = _by_condition(data, metric, None if number else headline)
             yield f"metric_{number}" if number else "conditions", ax, data, caption, title
 
 
 @styled
-def _by_condition(data: "pd.DataFrame", metric: str, *, loss_of: str | None) -> "Axes":
+def _by_condition(data: "pd.DataFrame", metric: str, headline: Headline | None) -> "Axes":
     (ax,) = new_panels()
     ax.figure.set_size_inches(7, 1.2 + 0.3 * len(data))
     places = range(len(data))
-    if loss_of is not None:
-        floor = losses.loss_floor(data, metric)
-        losses.draw_losses(ax, data, places, value=metric, floor=floor, vertical=False, marker="o")
-        losses.loss_axis(ax, floor, data[[metric, f"{metric}_high"]].max(axis=None), axis="x", label=f"{loss_of} lost")
-        if notes := losses.bound_handles(data, metric, floor=floor, vertical=False):
+    if headline is not None:
+        is_drawn = data[_HARMLESS] == ""
+        drawn, where = data[is_drawn], np.flatnonzero(is_drawn)
+        floor, most = losses.loss_floor(drawn, metric), headline.worst_of(headline.drop)
+        if headline.name == curves.METRIC:
+            most = max(headline.golden - COIN_TOSS, 0.0)
+        losses.draw_losses(ax, drawn, where, value=metric, floor=floor, most=most, vertical=False, marker="o")
+        highest = drawn[f"{metric}_high"].clip(upper=most).max() if len(drawn) else floor
+        highest = np.fmax(highest, drawn[metric].max())
+        losses.loss_axis(ax, floor, highest, axis="x", label=f"{headline.unit} lost")
+        paper = {"facecolor": "white", "pad": 1, "linewidth": 0}
+        for place in np.flatnonzero(~is_drawn):
+            text = data[_HARMLESS].iloc[place]
+            ax.annotate(text, (floor, place), va="center", size=SMALLEST, color="#444444", bbox=paper)
+        if notes := losses.bound_handles(drawn, metric, floor=floor, vertical=False):
             legend_outside(ax, notes)
     else:
         ax.errorbar(data[metric], places, xerr=curves.interval(data, metric), fmt="o", capsize=2.5, markersize=5)

@@ -13,7 +13,7 @@ from drsrobust.evaluation import Evaluator
 from drsrobust.extend import Stratum, harmful_pilots, strata_of, trial_seed
 from drsrobust.injection import SPREAD, AddressSpace, CriticalBits, ErrorMap, ErrorModel, Injection, Target, resolve
 from drsrobust.mitigation import Mitigation, Screened
-from drsrobust.statistics import ALL, DROP, LOSS_IS_BOUNDED, NONE, STRATUM, WEIGHT, Headline, Strata
+from drsrobust.statistics import DROP, LOSS_IS_BOUNDED, NONE, STRATUM, WEIGHT, Headline, Strata
 from drsrobust_extras.risk.planning.simultaneous import Uncertainty, uncertainty
 
 FACTOR = 2.0  # between predicted and measured loss, over which losses do not add up
@@ -159,7 +159,7 @@ def _draw(
     evaluator: Evaluator, errors: ErrorModel, target: str | Target, space: AddressSpace, trials: int, seed: int
 ) -> Iterator[tuple[ErrorMap, Stratum]]:
     """Error maps with the strata that they were drawn from."""
-    for stratum, count in maps_of(strata_for(errors, space), trials):
+    for stratum, count in maps_of(strata_of(errors, space, CriticalBits(), where_possible=True), trials):
         condition = Condition(errors, target, space, None, stratum)
         for trial in range(count):
             drawn_seed = trial_seed(evaluator, condition, trial, seed=seed, coupled=True)
@@ -170,14 +170,6 @@ def maps_of(strata: Sequence[Stratum], trials: int) -> list[tuple[Stratum, int]]
     """Strata and pilots with their numbers of maps: all strata have as many, two at least, and pilots have no more."""
     share = max(LEAST_TRIALS, trials // sum(not stratum.is_pilot for stratum in strata))
     return [(stratum, min(PILOT_MAPS, share) if stratum.is_pilot else share) for stratum in strata]
-
-
-def strata_for(errors: ErrorModel, space: AddressSpace) -> list[Stratum]:
-    """The strata of a campaign, or plain maps for error models without strata."""
-    try:
-        return strata_of(errors, space, CriticalBits())
-    except (TypeError, ValueError):  # another error model, or a target without critical bits
-        return [Stratum(ALL, 1.0, errors)]
 
 
 def _loss(evaluator: Evaluator, headline: Headline, error_map: ErrorMap | None) -> float:

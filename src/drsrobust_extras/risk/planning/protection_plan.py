@@ -19,14 +19,15 @@ from drsrobust.extend import (
     check_seed,
     check_whole,
     harmful_pilots,
+    strata_of,
 )
-from drsrobust.injection import SPREAD, ErrorModel, Target, as_target, resolve
+from drsrobust.injection import SPREAD, CriticalBits, ErrorModel, Target, as_target, resolve
 from drsrobust.mitigation import Composed, Mitigation
 from drsrobust.models import padded_batches, state_digest
 from drsrobust.statistics import ENDS, LOSS_IS_BOUNDED, NONE, STRATUM, WEIGHT, Headline, Strata, summarise
 from drsrobust_extras.risk.planning.choice import Choice, InfeasibleBudget, cheapest, choose
 from drsrobust_extras.risk.planning.costs import WHOLE, cost_arrays, tensor_costs
-from drsrobust_extras.risk.planning.losses import Losses, maps_of, measure, strata_for
+from drsrobust_extras.risk.planning.losses import Losses, maps_of, measure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -264,11 +265,11 @@ class Plan:
         ]
         distinct = list({protection.identity(): protection for protection in protections}.values())
         space, tables, headline = resolve(evaluator.model, target), [], Headline.without_errors(evaluator.golden)[0]
-        strata = strata_for(errors, space)
+        strata = strata_of(errors, space, CriticalBits(), where_possible=True)
         for stratum, count in maps_of(strata, trials):
             grid = {"errors": [stratum.error_model], "targets": [target], "mitigations": [None, *distinct]}
-            measures = [headline.name] if evaluator.golden.auc is None else []
-            table = Campaign(evaluator, **grid, metrics=measures, trials=count, seed=seed).run(workers=1)
+            grid |= {"metrics": [headline.name] if evaluator.golden.auc is None else [], "sampling": "plain"}
+            table = Campaign(evaluator, **grid, trials=count, seed=seed).run(workers=1)
             tables.append(table.assign(**{STRATUM: stratum.name, WEIGHT: stratum.probability / count}))
         spreads = {NONE: SPREAD[0]} | {protection.name: protection.spread for protection in distinct}
         most = headline.worst_of(headline.drop)
