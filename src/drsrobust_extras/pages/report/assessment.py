@@ -58,7 +58,7 @@ def write_assessment(campaign: Campaign, parts: "pd.DataFrame", toml: Path, fold
     if headline is None:
         raise ValueError("these rows have no AUC")
     found = with_harmless(summary, trials_by_condition(table), headline)
-    by_part = parts.merge(found, on=["error_model", "target"], validate="one_to_one")
+    by_part = parts.merge(found.iloc[: len(parts)], on=["error_model", "target"], validate="one_to_one")
     counts = found.iloc[len(parts) :].assign(k=lambda rows: rows["error_count"].astype(int))
     plain = counts[(counts["mitigation"] == NONE) & (counts["target"] == "all")]
     recovered = recovery(table[table["error_model"].isin(counts["error_model"])])
