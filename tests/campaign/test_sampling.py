@@ -203,6 +203,18 @@ class Mixed(nn.Module):
         self.over = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1).to(torch.bfloat16))
 
 
+@pytest.mark.parametrize("k", [1, 2, 3, 5, 60, 62, 63])
+@pytest.mark.parametrize("bits", [(30,), (30, 0), (30, 31), (*range(23), 30), None])
+@pytest.mark.parametrize("outputs", [1, 20])
+def test_counts_that_cannot_be_are_no_strata(bits, k, outputs):
+    """As no critical flip where all bits are critical, and an other one where there is none: by rounding over 0."""
+    space = resolve(nn.Linear(62 // outputs, outputs), "all")  # 63 words, or 80
+    strata = FixedCount(k, bits=bits).strata(space, CriticalBits())
+    assert sum(one.probability for one in strata) == pytest.approx(1)
+    assert all(one.probability > 0 or one.is_pilot for one in strata)
+    assert all(one.error_model.sample(space, seed=0).bits == k for one in strata if not one.is_pilot)
+
+
 @pytest.mark.parametrize("target", ["all", "everything", "over", "*.weight", Rows("embedding.weight", [1, 4])])
 def test_parts_can_be_drawn(target):
     """Sizes add up to all bits, and a trial of each part hits it and nothing else."""

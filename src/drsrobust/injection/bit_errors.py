@@ -15,6 +15,7 @@ from drsrobust.injection.critical_bits import (
     bit_strata,
     check_count,
     check_critical_bits,
+    count_probability,
     count_strata,
     draw_count,
     flips_in,
@@ -228,8 +229,6 @@ class FixedCount(_CountedFlips):
 
     def strata(self, space: AddressSpace, critical_bits: CriticalBits) -> list[Stratum]:
         """As of `BitFlip`; the numbers of flips are hypergeometric."""
-        from scipy.stats import hypergeom
-
         if type(self) is not FixedCount or self.critical is not None:
             return []
         self.expected_share(space)  # raises
@@ -237,7 +236,7 @@ class FixedCount(_CountedFlips):
         others, mild, left = parts.others.bits, parts.mild.bits, parts.others.bits + parts.rest.bits
         counts = count_strata(parts.critical.bits, self.k, left + parts.critical.bits)
         means = self.k * others / max(1, left), self.k * mild / max(1, left)
-        no_others = float(hypergeom.pmf(0, left, others, self.k)) if self.k <= left else 0.0
+        no_others = count_probability(0, others, self.k, left) if self.k <= left else 0.0
         pilot = BitFlip(0.0, self.bits)
         return bit_strata(self, pilot, parts, counts, no_others, means, critical_bits) or [Stratum(ALL, 1.0, self)]
 

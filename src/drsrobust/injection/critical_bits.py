@@ -243,14 +243,16 @@ def _index(eligible: AddressSpace, part: AddressSpace) -> np.ndarray:
     return np.array([number[tensor.name] for tensor in part.tensors], np.int32)
 
 
-def count_probability(count: int | str, n: int, ber: float) -> float:
-    """P(K = count), or P(K >= count), of K ~ Binomial(n, ber).
+def count_probability(count: int | str, n: int, drawn: float, bits: int | None = None) -> float:
+    """P(K = count), or P(K >= count), of the number K of flips among n bits; `drawn` and `bits` as of `count_strata`.
 
     Example:
         >>> count_probability(0, 1000, 1e-3), count_probability("2+", 1000, 1e-3)
         (0.3676..., 0.2642...)
+        >>> count_probability(0, 8, 1, bits=8), count_probability("1+", 0, 3, bits=8)
+        (0.0, 0.0)
     """
-    return _probability(count, *_numbers(n, ber, None))
+    return _probability(count, *_numbers(n, drawn, bits))
 
 
 def _numbers(n: int, drawn: float, bits: int | None) -> tuple[Any, tuple[float, ...]]:
@@ -262,9 +264,13 @@ def _numbers(n: int, drawn: float, bits: int | None) -> tuple[Any, tuple[float, 
 
 
 def _probability(count: int | str, law: Any, parameters: tuple[float, ...]) -> float:
-    if isinstance(count, int):
-        return float(law.pmf(count, *parameters))
-    return float(law.sf(int(count[:-1]) - 1, *parameters))
+    least, (low, high) = count if isinstance(count, int) else int(count[:-1]), law.support(*parameters)
+    # Exactly 0 and 1 where it must be: a stratum of a rounding error could not be drawn.
+    if least > high or (isinstance(count, int) and least < low):
+        return 0.0
+    if low == high or (least <= low and isinstance(count, str)):
+        return 1.0
+    return float(law.pmf(count, *parameters) if isinstance(count, int) else law.sf(least - 1, *parameters))
 
 
 def mean_count(count: int | str, n: int, ber: float, name: str = "critical") -> float:
@@ -300,22 +306,24 @@ def _check_possible(count: int | str, n: int, drawn: float, name: str, bits: int
 
 
 def count_strata(n: int, drawn: float, bits: int | None = None) -> dict[int | str, float]:
-    """Numbers of critical flips that are strata of their own, of n critical bits, and their probabilities; empty where plain
-    maps do as well.
+    """Numbers of critical flips that are strata of their own, of n critical bits, and their probabilities, over 0; empty where
+    plain maps do as well.
 
     Args:
         n: critical bits.
         drawn: the bit error rate, or how many bits flip.
         bits: of which as many as `drawn` flip; None: `drawn` is a rate.
     """
-    law, parameters = _numbers(n, drawn, bits)
-    least = law.sf(np.arange(-1, MAX_SEPARATE_FLIPS + 1), *parameters).tolist()  # P(K >= k)
+    law = _numbers(n, drawn, bits)
+    least = [_probability(f"{k}+", *law) for k in range(MAX_SEPARATE_FLIPS + 2)]
     if 1 - least[-1] < MIN_STRATIFIED_PROBABILITY or not least[1]:
         return {}
     last = next(
         (k for k in range(1, MAX_SEPARATE_FLIPS) if least[k + 1] <= MAX_TAIL_SHARE * least[k]), MAX_SEPARATE_FLIPS
     )
-    return dict(enumerate(law.pmf(np.arange(last), *parameters).tolist())) | {f"{last}+": least[last]}
+    numbers = {k: _probability(k, *law) for k in range(last)} | {f"{last}+": least[last]}
+    possible = {count: probability for count, probability in numbers.items() if probability}
+    return possible if len(possible) > 1 else {}
 
 
 def bit_strata(

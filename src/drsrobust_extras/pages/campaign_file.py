@@ -5,19 +5,19 @@ imported or loaded. Paths are relative to the file. `module:name` is imported fr
 folder: a campaign runs the code that its file names.
 """
 
-import importlib
 import inspect
-import sys
-import tomllib
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import reduce
+from itertools import product
 from operator import add
 from os import PathLike
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from drsrobust import injection, mitigation
 from drsrobust.campaign import Campaign
@@ -25,9 +25,10 @@ from drsrobust.data import Batches, Dataset, Split, from_frame
 from drsrobust.evaluation import Evaluator
 from drsrobust.extend import expanded, fits, type_name, unknown
 from drsrobust_extras.data.load import load_dataset
-from drsrobust_extras.data.other_files import other_file
+from drsrobust_extras.pages.model_file import ByName, ModelFile, read_frame, read_tables, read_text
 
 _NONE = "none"
+BY_NAME = "by name"
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,11 @@ class ModelSettings:
     """`[model]`: a model of one's own by `make` and `checkpoint`, or a trained one of this library by `name`.
 
     Attributes:
-        make: `module:name` of a class or function that returns the module.
+        make: `module:name`, or `file.py:name`, of a class or function that returns the module; so are all functions named.
         arguments: keyword arguments of `make`.
         checkpoint: a state dict, .pt or .safetensors.
         name: of a model of this library, which is trained on the rows if it was not before.
-        forward: `module:name` of forward(model, batch).
+        forward: `module:name` of forward(model, batch); or `by name`: the parameters of the model's own forward are columns.
         output, task, scores: as `Evaluator`.
     """
 
@@ -81,28 +82,53 @@ class RowsSettings:
 
 
 @dataclass(frozen=True)
-class CampaignSettings:
-    """`[campaign]`: as the arguments of `Campaign`.
+class GridSettings:
+    """All conditions of some errors, targets and mitigations.
 
     Attributes:
         errors: tables with `kind`, a class as `BitFlip`, and its arguments; a list for a number makes several errors.
         targets: components, groups, modules and globs; a list of these is their union.
         mitigations: `none`, a class as `WeightRange`, a table with `kind` and its arguments, or a list of these that act
             together. What has to be fitted is fitted on the training rows, or on all rows without them.
-        metrics: names, or a table of names with `module:name` of functions.
-        trials, seed, sampling, store: as `Campaign`.
-        workers: processes.
     """
 
     errors: list[dict[str, Any]]
     targets: list[str | list[str]] = field(default_factory=lambda: ["all"])
     mitigations: list[Any] = field(default_factory=lambda: [_NONE])
+
+
+@dataclass(frozen=True)
+class CampaignSettings:
+    """`[campaign]`: as the arguments of `Campaign`.
+
+    Attributes:
+        errors, targets, mitigations: as of `GridSettings`.
+        conditions: tables of these three, several grids in one campaign, in their place.
+        metrics: names, or a table of names with `module:name` of functions.
+        trials, seed, sampling, store: as `Campaign`.
+        workers: processes.
+    """
+
+    errors: list[dict[str, Any]] | None = None
+    targets: list[str | list[str]] | None = None
+    mitigations: list[Any] | None = None
+    conditions: list[dict[str, Any]] = field(default_factory=list)
     metrics: list[str] | dict[str, str] = field(default_factory=list)
     trials: int = 100
     seed: int = 0
     sampling: str | None = None
     store: str | None = None
     workers: int | None = None
+
+    def grids(self) -> list[GridSettings]:
+        """What the campaign is about."""
+        axes = {name: getattr(self, name) for name in ("errors", "targets", "mitigations")}
+        written = {name: axis for name, axis in axes.items() if axis is not None}
+        if self.conditions and written:
+            raise ValueError(f"[campaign] has {', '.join(written)} and conditions; conditions is the whole list")
+        if not self.conditions:
+            return [_settings("campaign", GridSettings, written)]
+        return [_settings("campaign.conditions", GridSettings, grid) for grid in self.conditions]
 
 
 @dataclass(frozen=True)
@@ -145,29 +171,50 @@ class CampaignFile:
         """
         if self.model.task == "ranking" and not self.campaign.metrics:
             raise ValueError("campaign.metrics is missing; task='ranking' has no AUC and needs one, as ['ndcg@10']")
-        if str(self.folder) not in sys.path:
-            sys.path.append(
-                str(self.folder)
-            )  # last: a seaborn.py there replaces no package. Worker processes get it, too
+        return self.campaign_of(self.load())
+
+    def load(self, model: nn.Module | None = None) -> "Loaded":
+        """Loads model and rows, as `make`; with a model, which was made before, the rows alone."""
         data = self._data()
         rows = data.test if isinstance(data, Dataset) else data
         if self.rows.head is not None:
             if not isinstance(rows, Split):
                 raise ValueError("rows.head takes rows of a data set; batches are kept as they are")
             rows = rows.head(self.rows.head)
-        model, forward = self._model(data), self._imported("model.forward", self.model.forward)
+        model = self._model(data) if model is None else model
+        if self.model.forward == BY_NAME:
+            if not isinstance(data, Dataset):
+                raise ValueError(f"model.forward = {BY_NAME!r} needs rows with columns")
+            lists = {feature.name: data.test.sparse[feature.name].lengths is not None for feature in data.schema.features}
+            forward: Callable | None = ByName.of(model, [*data.schema.dense], lists)
+        else:
+            forward = self._own.imported("model.forward", self.model.forward)
         how = {name: getattr(self.model, name) for name in ("output", "task", "scores")}
-        evaluator = Evaluator(model, rows, forward=forward, **how)
-        settings = self.campaign
         clean = data.train if isinstance(data, Dataset) and len(data.train) else rows
+        return Loaded(Evaluator(model, rows, forward=forward, **how), clean, forward)
+
+    def campaign_of(self, loaded: "Loaded") -> Campaign:
+        """The campaign of what `load` gave."""
+        settings, evaluator = self.campaign, loaded.evaluator
         metrics: Any = settings.metrics
         if isinstance(metrics, dict):
-            metrics = {name: self._imported(f"campaign.metrics.{name}", path) for name, path in metrics.items()}
+            metrics = {name: self._own.imported(f"campaign.metrics.{name}", path) for name, path in metrics.items()}
+        grids = [
+            {
+                "errors": [error for table in grid.errors for error in _errors(table)],
+                "targets": grid.targets,
+                "mitigations": [_mitigation(entry, loaded) for entry in grid.mitigations],
+            }
+            for grid in settings.grids()
+        ]
+        axes: dict[str, Any] = grids[0]
+        if settings.conditions:
+            names = ("targets", "errors", "mitigations")
+            combined = [parts for grid in grids for parts in product(*(grid[name] for name in names))]
+            axes = {"conditions": [(error, target, mitigation) for target, error, mitigation in combined]}
         return Campaign(
             evaluator,
-            errors=[error for table in settings.errors for error in _errors(table)],
-            targets=settings.targets,
-            mitigations=[_mitigation(entry, model, clean, forward) for entry in settings.mitigations],
+            **axes,
             metrics=metrics,
             store=None if settings.store is None else self.folder / expanded("campaign.store", settings.store),
             **{name: getattr(settings, name) for name in ("trials", "seed", "sampling")},
@@ -178,19 +225,23 @@ class CampaignFile:
         """Where the report goes."""
         return self.folder / expanded("report.folder", self.report.folder)
 
+    @property
+    def _own(self) -> ModelFile:
+        return ModelFile(self.folder)
+
     def _data(self) -> Dataset | Split | Batches:
         settings = self.rows
         _one_of("rows", settings, ("file", "dataset", "make"))
         if settings.dataset:
             return load_dataset(settings.dataset)
         if settings.make:
-            return self._imported("rows.make", settings.make)()
+            return self._own.imported("rows.make", settings.make)()
         if settings.label is None:
             raise ValueError("rows.label is missing: the name of the column with labels")
         columns = ("label", "dense", "sparse", "user", "vocabulary", "missing", "cardinalities", "split")
         options = {name: getattr(settings, name) for name in columns}
         options["task"] = "ranking" if self.model.task == "ranking" else "click"
-        return from_frame(_read_frame(self._path("rows.file", settings.file)), **options)
+        return from_frame(read_frame("rows.file", self._own.path("rows.file", settings.file or "")), **options)
 
     def _model(self, data: Dataset | Split | Batches) -> Any:
         settings = self.model
@@ -201,39 +252,22 @@ class CampaignFile:
             if not isinstance(data, Dataset):
                 raise ValueError("model.name needs rows.dataset, on which the model is trained")
             return load_model(settings.name, data)
-        model = self._imported("model.make", settings.make)(**settings.arguments)
-        if settings.checkpoint is not None:
-            model.load_state_dict(_read_state(self._path("model.checkpoint", settings.checkpoint)))
-        return model
+        return self._own.model("model.make", settings.make or "", settings.arguments, settings.checkpoint)
 
-    def _path(self, key: str, name: str) -> Path:
-        path = self.folder / expanded(key, name)
-        if path.is_dir():
-            raise IsADirectoryError(
-                f"{key}: {path} is a folder, and a file is needed; join its parts first, as by "
-                "pd.read_parquet(folder).to_parquet('rows.parquet')"
-            )
-        if not path.is_file():
-            raise FileNotFoundError(f"{key}: there is no file {path}")
-        if other := other_file(path):
-            raise ValueError(f"{key}: {path}: {other}")
-        return path
 
-    def _imported(self, key: str, name: str | None) -> Any:
-        if name is None:
-            return None
-        module, colon, attribute = name.partition(":")
-        if not colon:
-            raise ValueError(f"{key} is {name!r}; it must be module:name, as my_models:Towers")
-        imported = importlib.import_module(module)
-        place = self.folder.joinpath(*module.split("."))
-        origin = getattr(imported, "__file__", None)
-        for file in (place.with_name(f"{place.name}.py"), place / "__init__.py"):
-            if file.is_file() and not (origin and file.samefile(origin)):
-                raise ImportError(f"{key}: {module} is {origin}, not {file}; rename the latter")
-        if not hasattr(imported, attribute):
-            raise ImportError(f"{key}: {origin or module} has no {attribute!r}")
-        return getattr(imported, attribute)
+@dataclass(frozen=True)
+class Loaded:
+    """What a file's model and rows are.
+
+    Attributes:
+        evaluator: of them.
+        clean: rows to fit mitigations on.
+        forward: as of `Evaluator`.
+    """
+
+    evaluator: Evaluator
+    clean: Any
+    forward: Callable | None
 
 
 def read_campaign_file(path: str | PathLike) -> CampaignFile:
@@ -245,14 +279,7 @@ def read_campaign_file(path: str | PathLike) -> CampaignFile:
         TypeError: a value of another type.
     """
     path = expanded("path", path).resolve()
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except RecursionError:
-        raise ValueError(f"{path}: arrays or tables are nested too deep; a campaign needs four levels") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: {_not_utf_8(error)}") from None
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+    tables = read_tables(read_text(path), path)
     kinds = {"model": ModelSettings, "rows": RowsSettings, "campaign": CampaignSettings, "report": ReportSettings}
     for name in tables:
         if name not in kinds:
@@ -260,9 +287,11 @@ def read_campaign_file(path: str | PathLike) -> CampaignFile:
     for name in ("model", "rows", "campaign"):
         if name not in tables:
             raise ValueError(f"{path} has no table [{name}]")
-    return CampaignFile(
+    made = CampaignFile(
         **{name: _settings(name, kind, tables.get(name, {})) for name, kind in kinds.items()}, folder=path.parent
     )
+    made.campaign.grids()  # raises
+    return made
 
 
 def read_campaign(path: str | PathLike) -> Campaign:
@@ -313,11 +342,11 @@ def _errors(table: Mapping[str, Any]) -> Iterator[injection.ErrorModel]:
         yield _called("campaign.errors", kind, arguments | {lists[0]: value})
 
 
-def _mitigation(written: Any, model: Any, clean: Any, forward: Callable | None) -> mitigation.Mitigation | None:
+def _mitigation(written: Any, loaded: Loaded) -> mitigation.Mitigation | None:
     if written == _NONE:
         return None
     if isinstance(written, list):
-        return reduce(add, [_mitigation(part, model, clean, forward) for part in written])
+        return reduce(add, [_mitigation(part, loaded) for part in written])
     kind, arguments = _kind(
         "campaign.mitigations",
         {"kind": written} if isinstance(written, str) else written,
@@ -335,9 +364,9 @@ def _mitigation(written: Any, model: Any, clean: Any, forward: Callable | None) 
         return _called("campaign.mitigations", kind, arguments)
     takes = inspect.signature(fit).parameters
     second = list(takes.values())[1]
-    rows = () if second.kind is second.KEYWORD_ONLY else (clean,)
-    keywords = {"forward": forward} if "forward" in takes else {}
-    return _called("campaign.mitigations", fit, arguments | keywords, model, *rows, name=kind.__name__)
+    rows = () if second.kind is second.KEYWORD_ONLY else (loaded.clean,)
+    keywords = {"forward": loaded.forward} if "forward" in takes else {}
+    return _called("campaign.mitigations", fit, arguments | keywords, loaded.evaluator.model, *rows, name=kind.__name__)
 
 
 def _kind(key: str, table: Any, package: types.ModuleType, base: type) -> tuple[type, dict[str, Any]]:
@@ -364,47 +393,3 @@ def _called(key: str, maker: Callable, arguments: dict[str, Any], *first: Any, n
         return maker(*first, **arguments)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{key}, {name or maker.__name__}: {error}") from error
-
-
-def _read_frame(path: Path) -> Any:
-    import pandas as pd
-
-    readers = {".parquet": pd.read_parquet, ".feather": pd.read_feather, ".arrow": pd.read_feather, ".csv": pd.read_csv}
-    if path.suffix not in readers:
-        raise ValueError(f"rows.file is {path.name!r}; it must end in {', '.join(readers)}")
-    try:
-        return readers[path.suffix](path)
-    except ImportError:
-        raise
-    except UnicodeDecodeError as error:
-        raise ValueError(f"rows.file: {path}: {_not_utf_8(error)}") from error
-    except Exception as error:
-        raise ValueError(f"rows.file: {path} cannot be read as {path.suffix}: {error}") from error
-
-
-def _not_utf_8(error: UnicodeDecodeError) -> str:
-    """What is wrong with a text, and how to make it right."""
-    byte = error.object[error.start]
-    return (
-        f"the file is not in UTF-8 (byte 0x{byte:02x} at {error.start:,}); if it is in Latin-1, `iconv -f latin1 -t utf-8` "
-        "converts it"
-    )
-
-
-def _read_state(path: Path) -> dict[str, Any]:
-    import torch
-
-    why = None
-    try:
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            return load_file(path)
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        if isinstance(state, dict) and all(isinstance(value, torch.Tensor) for value in state.values()):
-            return state
-    except Exception as error:  # PyTorch's message advises to unpickle anything
-        why = error
-    raise ValueError(
-        f"model.checkpoint: {path} is not a state dict (names and tensors); save model.state_dict()"
-    ) from why

@@ -1,6 +1,7 @@
 """The command `drsrobust`: campaigns and reports from a TOML file, error rates from failure rates."""
 
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +32,14 @@ def _errors() -> Iterator[None]:
         raise click.ClickException(text) from error
 
 
+@contextmanager
+def _notes() -> Iterator[None]:
+    """Warnings as one line each."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: click.echo(f"note: {message}", err=True)
+        yield
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="drsrobust")
 def main() -> None:
@@ -58,6 +67,48 @@ def campaign(file: str, workers: int | None, trials: int | None, shard: str | No
             click.echo(f"shard {shard}: {len(table):,} trials finished; when all are: drsrobust merge {file}")
         else:
             _tell(made, settings, table)
+
+
+@main.command()
+@click.argument("model", metavar="MODEL:MAKE")
+@click.argument("rows", type=click.Path())
+@click.option("--label", required=True, help="The column of 0 and 1 that the model predicts.")
+@click.option(
+    "--checkpoint", type=click.Path(), help="A state dict (.pt, .safetensors) to load into what MAKE returns."
+)
+@click.option("--dense", metavar="A,B", help="Columns that are numbers, where their type says ids.")
+@click.option("--ids", metavar="A,B", help="Columns that are ids, where their type says numbers.")
+@click.option("--user", metavar="COLUMN", help="The column of users.")
+@click.option("--output", type=click.Choice(["logit", "probability"]), help="Of the model; without it as it looks.")
+@click.option("--trials", type=click.IntRange(min=1), help="Trials per condition (60).")
+@click.option(
+    "--rows", "head", metavar="N", type=click.IntRange(min=1), help="Rows in use; without it some minute's worth."
+)
+@click.option("--workers", type=click.IntRange(min=1), help="Processes; without it as many as help.")
+@click.option("--folder", type=click.Path(file_okay=False), default="assess", show_default=True, help="Where to.")
+@click.option("--init", is_flag=True, help="Write the TOML file of the campaign and run nothing.")
+def assess(model: str, rows: str, workers: int | None, init: bool, **options) -> None:
+    """Measure what bit flips do to the model that MODEL:MAKE (as model.py:make) returns, on the ROWS of a file, and what helps.
+
+    Columns of floats are numbers, others ids. Those that the model's forward takes by name are passed to it; a function
+    forward(model, batch) in the file does it another way.
+    """
+    from drsrobust_extras.pages.assess import TRIALS
+    from drsrobust_extras.pages.assess import assess as prepare
+
+    for name in ("dense", "ids"):
+        options[name] = [column.strip() for column in (options[name] or "").split(",") if column.strip()]
+    options["trials"] = options["trials"] or TRIALS
+    with _errors(), _notes():
+        made = prepare(model, rows, **options)
+        for note in made.notes:
+            click.echo(f"note: {note}", err=True)
+        if init:
+            click.echo(made.write_toml())
+            return
+        campaign = made.campaign()
+        campaign.run(workers=workers)
+        click.echo(f"report: {made.write(campaign)}")
 
 
 @main.command()

@@ -46,6 +46,7 @@ def save(
     title: str | None = None,
     timed: bool = False,
     appendix: bool = False,
+    typed: bool = False,
     folder: Path | None = None,
 ) -> None:
     """Writes `<name>.svg`, `<name>.png`, `data/<name>.csv` (what was drawn) and `data/<name>.json` (`title`, `caption`,
@@ -65,6 +66,7 @@ def save(
         title: a sentence, which is drawn above the panels; None: the caption.
         timed: the numbers are measured times, which differ from run to run.
         appendix: reports show the figure in their appendix.
+        typed: components keep the names by which they are targets, as `embedding`; else they have those of `display_name`.
         folder: where to; then nothing is shown. None: `figures_folder()`.
 
     Raises:
@@ -72,11 +74,13 @@ def save(
     """
     figure, silent = ax.figure, folder is not None
     folder = folder or figures_folder()
-    _rename(figure)
+    named = str if typed else readable
+    if not typed:
+        _rename(figure)
     words = {"title": title or caption, "caption": caption, "details": details}
     words |= {
-        "title": readable(words["title"]),
-        "alt": alt_text.text(figure, readable(words["title"])),
+        "title": named(words["title"]),
+        "alt": alt_text.text(figure, named(words["title"]), named),
         "timed": timed,
         "appendix": appendix,
     }
@@ -89,7 +93,7 @@ def save(
         for ending, written in metadata.items():
             with new_file(folder / f"{name}.{ending}") as part:
                 figure.savefig(part, format=ending, metadata=written)
-    words["points"] = [[x, y, readable(text)] for x, y, text in alt_text.points(figure)]
+    words["points"] = [[x, y, named(text)] for x, y, text in alt_text.points(figure)]
     _write(folder / "data" / name, data, words)
     if silent:
         plt.close(figure)

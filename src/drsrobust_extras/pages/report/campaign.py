@@ -41,20 +41,36 @@ _HARMLESS = "harmless"  # a column of what is drawn: where no map harmed, the wo
 
 def write_campaign(campaign: Campaign, folder: Path, bounds: Mapping[str, tuple[float, float]] | None) -> Path:
     """As `drsrobust_extras.pages.report.write`."""
-    table = campaign.table()
-    if table.empty:
-        raise ValueError(f"{campaign!r} has no finished trial; call run() first")
-    headline = next(iter(campaign.headlines), None)
+    table, summary, headline = found_in(campaign, bounds)
     if headline is None and not campaign.metrics:
         raise ValueError("a campaign of rankings has no AUC; give it metrics=, as ['ndcg@10']")
-    others = [name for name in ("logloss", "ne") if table[name].notna().any()]
-    metrics = [*(() if headline is None else headline.columns), *others, *campaign.metrics]
     main = campaign.metrics[0] if headline is None else headline.drop
-    summary = summarise(table, list(dict.fromkeys(metrics)), bounds=bounds)
     recovered = recovery(table) if headline is not None and table["mitigation"].nunique() > 1 else None
     with report_files(folder) as part:
         _write(campaign, table, summary, recovered, main, headline, part)
     return folder / PAGE
+
+
+def found_in(
+    campaign: Campaign, bounds: Mapping[str, tuple[float, float]] | None = None
+) -> "tuple[pd.DataFrame, pd.DataFrame, Headline | None]":
+    """The trials of a campaign, the summary that reports hold, and the headline.
+
+    Raises:
+        ValueError: no trial is finished.
+    """
+    table, headline = campaign.table(), next(iter(campaign.headlines), None)
+    if table.empty:
+        raise ValueError(f"{campaign!r} has no finished trial; call run() first")
+    others = [name for name in ("logloss", "ne") if table[name].notna().any()]
+    metrics = [*(() if headline is None else headline.columns), *others, *campaign.metrics]
+    return table, summarise(table, list(dict.fromkeys(metrics)), bounds=bounds), headline
+
+
+def write_numbers(table: "pd.DataFrame", summary: "pd.DataFrame", folder: Path) -> None:
+    """Writes the trials and their summary."""
+    write_csv(table, folder / "trials.csv", digits=None)
+    write_csv(summary, folder / "summary.csv")
 
 
 def _write(
@@ -69,13 +85,12 @@ def _write(
     figures = folder / "figures"
     names = []
     others = [name for name in campaign.metrics if name != main and summary[name].notna().any()]
-    by_condition = [trials for _, trials in table.groupby(identifying(table, CONDITION), sort=False, dropna=False)]
-    found = summary.assign(**{_HARMLESS: [_harmless(trials, headline) for trials in by_condition]})
+    by_condition = trials_by_condition(table)
+    found = with_harmless(summary, by_condition, headline)
     for name, ax, data, caption, title in _figures(found, recovered, main, headline, others):
         save(ax, name, data, caption, title=title, folder=figures)
         names.append(name)
-    write_csv(table, folder / "trials.csv", digits=None)
-    write_csv(summary, folder / "summary.csv")
+    write_numbers(table, summary, folder)
     evaluator = campaign.evaluator
     columns = [*_SHOWN, *(f"{metric}{end}" for metric in (main, *others) for end in ENDS)]
     cards = [*_cards(found, recovered, main, headline), *_unsure(campaign, by_condition, summary)]
@@ -90,8 +105,8 @@ def _write(
             figures=figure_entries(figures, names),
             caption=f"Means over trials with their intervals ({'; '.join(summary['interval'].unique())})",
             heads=[name.replace("_low", " low").replace("_high", " high") for name in columns],
-            rows=[[_cell(row[name]) for name in columns] for row in summary.to_dict("records")],
-            facts=_facts(campaign).items(),
+            rows=[[cell(row[name]) for name in columns] for row in summary.to_dict("records")],
+            facts=facts_of(campaign).items(),
         )
     )
     with new_file(folder / PAGE) as part:
@@ -129,6 +144,18 @@ def _cards(
 
 def _article(noun: str) -> str:
     return "an" if noun[0] in "AEIOaeio" else "a"
+
+
+def trials_by_condition(table: "pd.DataFrame") -> "list[pd.DataFrame]":
+    """The trials of each condition, in the order of a summary."""
+    return [trials for _, trials in table.groupby(identifying(table, CONDITION), sort=False, dropna=False)]
+
+
+def with_harmless(
+    summary: "pd.DataFrame", by_condition: "Sequence[pd.DataFrame]", headline: Headline | None
+) -> "pd.DataFrame":
+    """A summary with the words of conditions whose maps all do no harm, as `by_condition` draws it."""
+    return summary.assign(**{_HARMLESS: [_harmless(trials, headline) for trials in by_condition]})
 
 
 def _harmless(trials: "pd.DataFrame", headline: Headline | None) -> str:
@@ -236,12 +263,14 @@ def _figures(
         if len(data := rows[columns].dropna(subset=[metric])):
             caption = f"{metric} of each condition: mean over trials with its 95 % interval."
             title = f"{metric}, by errors and protection"  # the largest of means with wide intervals is no message
-            ax = _by_condition(data, metric, None if number else headline)
+            ax = by_condition(data, metric, None if number else headline)
             yield f"metric_{number}" if number else "conditions", ax, data, caption, title
 
 
 @styled
-def _by_condition(data: "pd.DataFrame", metric: str, headline: Headline | None) -> "Axes":
+def by_condition(data: "pd.DataFrame", metric: str, headline: Headline | None) -> "Axes":
+    """Losses, or a metric, of conditions: `_SHOWN` columns, `metric` with its ends and, of a headline, the words of
+    `with_harmless`."""
     (ax,) = new_panels()
     ax.figure.set_size_inches(7, 1.2 + 0.3 * len(data))
     places = range(len(data))
@@ -269,7 +298,7 @@ def _by_condition(data: "pd.DataFrame", metric: str, headline: Headline | None) 
     return ax
 
 
-def _cell(value: Any) -> tuple[float | None, str]:
+def cell(value: Any) -> tuple[float | None, str]:
     """What a cell sorts by, and its text."""
     if isinstance(value, str) or value is None:
         return None, value or ""
@@ -284,7 +313,7 @@ def _workers(campaign: Campaign) -> str:
     return f"{processes} process{'es' * (processes > 1)} of {machines} machine{'s' * (machines > 1)}, {hours:.2g} hours"
 
 
-def _facts(campaign: Campaign) -> dict[str, str]:
+def facts_of(campaign: Campaign) -> dict[str, str]:
     evaluator = campaign.evaluator
     return {
         "model": f"{evaluator.name}, state {evaluator.checkpoint[:12]}",

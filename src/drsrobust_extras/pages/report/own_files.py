@@ -3,7 +3,7 @@ and nothing else."""
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from os import replace as move
 from pathlib import Path
@@ -29,13 +29,20 @@ def report_files(folder: Path) -> Iterator[Path]:
         _publish(part, folder, folder_digests(part))
 
 
-def _publish(part: Path, folder: Path, written: dict[str, str]) -> None:
+def check_free(folder: Path, names: Sequence[str]) -> None:
+    """Raises FileExistsError, as `report_files` does at its end, for a file that is there and not as a report left it."""
     former = _read_marker(folder)
-    for name in written:
+    for name in names:
         if os.path.lexists(folder / name) and not _is_of_report(folder, name, former):
             raise FileExistsError(
                 f"{folder / name} exists, and is not as a report of drsrobust left it; move it away, or pass another folder"
             )
+
+
+def _publish(part: Path, folder: Path, written: dict[str, str]) -> None:
+    former = _read_marker(folder)
+    check_free(folder, [*written])
+    for name in written:
         if not _is_inside(folder, name):
             raise FileExistsError(f"{(folder / name).parent} is a link; remove it, or pass another folder")
     # A process that is killed before the end leaves files of both reports: the next report may replace all of them.
