@@ -7,7 +7,7 @@ import pytest
 
 from drsrobust.campaign import Campaign
 from drsrobust.campaign.progress import CampaignProgress
-from drsrobust.campaign.schedule import LONGEST_CHUNK, SHORTEST_CHUNK, Chunk, Schedule, chunk_seconds
+from drsrobust.campaign.schedule import LONGEST_CHUNK, SHORTEST_CHUNK, Chunk, Schedule, chunk_seconds, chunk_size
 from drsrobust.campaign.shards import Shard
 from drsrobust.injection import BitFlip
 
@@ -51,13 +51,49 @@ def test_what_is_taken_back_comes_again():
     assert schedule.take(1) is None and schedule.done
 
 
-def test_trials_beyond_the_limit_count_when_more_are_asked_for():
-    schedule = Schedule([[0]], 3)
-    schedule.add(finished(0, [0, 5]))
-    assert (schedule.total, schedule.computed) == (3, 1)
-    schedule._ask(0, 7)
-    assert (schedule.total, schedule.computed, schedule.lacking(0)) == (7, 2, [1, 2, 3, 4, 6])
-    assert everything(schedule, 10) == [Chunk(0, (1, 2, 3, 4, 6))]
+@pytest.mark.parametrize("window", [1, 3, 4096])
+@pytest.mark.parametrize("of", [None, 1, 3])
+def test_against_plain_sets(window, of, monkeypatch):
+    """Whatever is taken, given back, finished (also beyond the limit, or by others) and asked for."""
+    monkeypatch.setattr("drsrobust.campaign.schedule._WINDOW", window)
+    random = np.random.default_rng(window)
+    for _ in range(30):
+        index, pilot = int(random.integers(of or 1)), int(random.integers(4))
+        schedule = Schedule([[0, 2], [1]], 9, of and Shard(index, of), [0, pilot])
+        limits, taken, done, out = {0: 9, 1: pilot or 9, 2: 9}, set(), set(), []
+        for action in random.integers(5, size=40):
+            condition, size = int(random.integers(3)), int(random.integers(1, 6))
+            mine = [
+                (c, t)
+                for c in (0, 2, 1)
+                for t in range(limits[c])
+                if (c, t) in done or of is None or t % of == index or (c == 1 and t < pilot)
+            ]
+            assert (schedule.total, schedule.computed) == (len(mine), len(done.intersection(mine)))
+            assert schedule.done == (schedule.total == schedule.computed)
+            lacking = {c: [t for one, t in mine if one == c and (c, t) not in done] for c in limits}
+            assert [schedule.lacking(c) for c in range(3)] == [lacking[c] for c in range(3)]
+            assert schedule.conditions_done == 2 * (not lacking[0] and not lacking[2]) + (not lacking[1])
+            if action < 2:
+                free = [key for key in mine if key not in done | taken]
+                chunk = [t for c, t in free if c == free[0][0]][:size]
+                assert schedule.take(size) == (Chunk(free[0][0], tuple(chunk)) if free else None)
+                out += [Chunk(free[0][0], tuple(chunk))] if free else []
+                taken |= {(free[0][0], t) for t in chunk}
+            elif action == 2 and out:
+                back = out.pop(int(random.integers(len(out))))
+                schedule.take_back(back)
+                taken -= {(back.condition, t) for t in back.trials}
+            elif action == 3:
+                trials = np.sort(random.choice(16, size, replace=False)).tolist()
+                trials = [t for t in trials if (condition, t) not in done]
+                schedule.add(finished(condition, trials))
+                done |= {(condition, t) for t in trials}
+            elif action == 4:
+                group = (0, 2) if condition != 1 else (1,)
+                limits |= dict.fromkeys(group, limits[condition] + size)
+                schedule._ask(int(condition == 1), limits[condition])
+                assert schedule.limit(condition) == limits[condition]
 
 
 def test_shards_share_out_all_trials_but_the_pilot():
@@ -71,15 +107,29 @@ def test_shards_share_out_all_trials_but_the_pilot():
     assert [schedule.total for schedule in shards] == [9, 9, 8]
 
 
-def test_a_trial_of_another_shard_that_is_merged_is_not_missing():
-    schedule = Schedule([[0]], 9, Shard(0, 3))
-    schedule.add(finished(0, [0, 1, 2]))
-    assert (schedule.total, schedule.computed) == (5, 3) and everything(schedule, 9) == [Chunk(0, (3, 6))]
-
-
 @pytest.mark.parametrize(("age", "seconds"), [(0, SHORTEST_CHUNK), (100, 5), (1e6, LONGEST_CHUNK)])
 def test_long_runs_make_long_chunks(age, seconds):
     assert chunk_seconds(age) == seconds
+
+
+@pytest.mark.parametrize(
+    ("trials", "seconds", "age", "workers", "size"),
+    [
+        (100, None, 99, 1, 8),  # nothing is known
+        (100, 0.5, SHORTEST_CHUNK - 0.1, 1, 8),
+        (100, 0.5, SHORTEST_CHUNK, 1, 6),
+        (100, 0.5, 100, 1, 10),
+        (41, 0.5, 100, 3, 6),  # half of what a worker would get of the other 31
+        (100, 1000.0, 100, 1, 1),
+        (10, 0.5, 100, 1, 1),
+        (10_000, 0.0, 100, 1, 1024),
+    ],
+)
+def test_how_many_trials_a_chunk_has(trials, seconds, age, workers, size):
+    schedule = Schedule([[0]], trials)
+    if seconds is not None:
+        schedule.add(finished(0, range(10), seconds))
+    assert chunk_size(schedule, age, workers) == size
 
 
 def test_the_time_left_is_of_missing_trials():

@@ -359,6 +359,22 @@ def test_one_writer(filled, monkeypatch):
         other.write(trials(1, [0]))
 
 
+def test_a_killed_run_s_lock_that_vanishes_is_waited_for(filled):
+    held, other = threading.Event(), store(filled.folder)
+
+    def hold():
+        with store(filled.folder).writing():
+            held.set()
+            time.sleep(0.3)
+
+    before = threading.Thread(target=hold, daemon=True)
+    before.start()
+    assert held.wait(10)
+    with other.writing() as keys:
+        assert len(keys) == 12
+    before.join(10)
+
+
 def test_a_writer_that_waits_for_the_other_one(filled, monkeypatch):
     monkeypatch.setattr("drsrobust.campaign.store.PATIENCE", 0.1)
     monkeypatch.setenv("DRSROBUST_WAIT", "1")

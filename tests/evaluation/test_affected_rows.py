@@ -1,6 +1,7 @@
 """`rerun` held to `run`: the same scores and metrics, for less work; which features a table is read with."""
 
 import copy
+import itertools
 
 import numpy as np
 import pytest
@@ -8,10 +9,11 @@ import torch
 from torch import nn
 
 import drsrobust as dr
-from drsrobust.evaluation import Evaluator, lookups
+from drsrobust.evaluation import Evaluator, affected_rows, lookups
+from drsrobust.evaluation.affected_rows import with_witnesses
 from drsrobust.injection import Activations, BitFlip, FixedCount, Inputs, StuckAt, inject, resolve
 from drsrobust.introspection.embedding_modules import torchrec
-from drsrobust.introspection.tensors import components
+from drsrobust.introspection.tensors import components, listed
 from drsrobust.metrics import NAMES
 from drsrobust.models import MODELS, build_model, state_digest
 from drsrobust_extras.data.load import load_dataset
@@ -298,3 +300,132 @@ def test_features_that_are_alike_for_a_while_or_whose_digests_collide(monkeypatc
     other = lengths + np.where(np.arange(ROWS) % 2, 1, -1)
     data = data_of({"bags": (ids, lengths), "cut": (ids, other)})
     assert features_of(Tables(["cut", "bags"], nn.EmbeddingBag), data) == [["cut"], ["bags"]]
+
+
+class Branches(nn.Module):
+    """A table, a layer for each domain (a batch is of one), and a layer that nothing reads."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(2)
+        self.table, self.idle = nn.Embedding(40, 4), nn.Linear(4, 1)
+        self.domains = nn.ModuleList(nn.Linear(4, 1) for _ in range(2))
+
+    def forward(self, ids, domain):
+        return self.domains[domain](self.table(ids))[:, 0]
+
+
+def in_domains(sizes=(64, 32, 64, 48)):
+    """Batches of alternate domains; those of domain 0 have even ids."""
+    random, made = np.random.default_rng(4), []
+    for number, size in enumerate(sizes):
+        ids = torch.from_numpy(random.integers(0, 20, size) * 2 + number % 2)
+        made.append({"ids": ids, "domain": number % 2, "label": (ids > 20).float()})
+    return made
+
+
+def test_rows_of_batches_that_read_different_tensors():
+    """Batches are scored whole: those with a wrong row of the table, or of a domain whose layer is wrong."""
+    batches = in_domains()
+    ids = torch.cat([batch["ids"] for batch in batches]).numpy()
+    sizes = [len(batch["ids"]) for batch in batches]
+    domains, number = (np.repeat(one, sizes) for one in ([batch["domain"] for batch in batches], range(len(batches))))
+    evaluator = Evaluator(
+        Branches().eval(), dr.data.from_batches(batches), forward=lambda model, batch: model(batch["ids"], batch["domain"])
+    )
+    model, reach, golden = evaluator.model, evaluator._reach, evaluator.golden.scores
+    assert not reach.flow.uniform and reach.few_rows() is None and evaluator.full_run is None
+    for target in ("table*", "domains.0*", "domains.1*", "idle*", "all"):
+        for seed in range(6):
+            with inject(model, FixedCount(1 + seed % 2, bits=(29,)), target, seed=seed) as error_map:
+                result = evaluator.rerun(error_map)
+                assert equal(result, evaluator.run())
+            hits = error_map.frame()
+            affected = np.isin(number, number[np.isin(ids, hits["row"][hits["tensor"] == "table.weight"])])
+            for domain in range(2):
+                affected |= hits["tensor"].str.startswith(f"domains.{domain}").any() & (domains == domain)
+            assert result.rows_reached == affected.sum(), (target, seed)
+    ends = np.cumsum([0, *sizes])
+    for number, (start, end) in enumerate(zip(ends, ends[1:], strict=False)):
+        assert np.array_equal(reach.one_batch(number).scores, golden[start:end])
+    some = np.array([1, 3])
+    parts = [golden[start:end] for start, end in (ends[1:3], ends[3:5])]
+    assert np.array_equal(reach.scores_of(some), np.concatenate(parts))
+    assert np.array_equal(reach.again(some), np.concatenate(parts))
+    leaves = [entry for entry in listed(model) if entry.tensor.is_floating_point()]
+    first = {"table.weight", "domains.0.weight", "domains.0.bias"}
+    assert reach.read_again(leaves) == (first, first)
+    assert reach.intact()
+    for changed in (model.domains[0].bias, model.domains[1].bias):  # the first batch is scored without what is kept
+        with torch.no_grad():
+            changed += 1
+        assert reach.intact() == (changed is model.domains[1].bias)
+        with torch.no_grad():
+            changed -= 1
+
+
+def test_rows_by_themselves_and_all_of_them(splits, monkeypatch):
+    """Few rows are scored with witnesses alone; rows of probes and batches have their golden scores."""
+    data = splits["full"]
+    torch.manual_seed(1)
+    evaluator = Evaluator(build_model("dlrm", data.schema), data.test)
+    reach, model, n, scored = evaluator._reach, evaluator.model, len(data.test), []
+    real = reach._scored
+    monkeypatch.setattr(reach, "_scored", lambda batches, rows: scored.append(rows) or real(batches, rows))
+    weight = "sparse_arch.embedding_bag_collection.embedding_bags.movie.weight"
+    table = dr.Rows(weight, data.test.sparse["movie"].values[:1])
+    for errors, expected in (
+        ([(FixedCount(1), table)], [64]),
+        ([(FixedCount(1), "over_mlp")], [n]),
+        ([(FixedCount(1), table), (FixedCount(1), "over_mlp")], [n, 64]),
+        ([(BitFlip(0.2), weight)], [n]),
+    ):
+        with inject(model, errors, seed=3) as error_map:
+            assert equal(evaluator.rerun(error_map), evaluator.run())
+        assert scored[: len(expected)] == expected, errors
+        scored.clear()
+    assert np.allclose(reach.few_rows().scores, reach.scores[np.linspace(0, n - 1, 64).astype(int)], atol=1e-5)
+    assert np.array_equal(reach.one_batch(0).scores, reach.scores) and reach.intact()
+    with torch.no_grad():
+        model.over_arch.model[1].bias += 1
+    assert not reach.intact()
+
+
+@pytest.mark.parametrize(("rows", "n"), [([5], 8), ([0, 1, 2], 4), (range(0, 100, 2), 100), (range(3000), 6000)])
+def test_witnesses_are_unaffected_rows_between_the_affected_ones(rows, n):
+    numbers, is_witness = with_witnesses(np.array(rows), n)
+    assert numbers[~is_witness].tolist() == list(rows) and not np.isin(numbers[is_witness], rows).any()
+    assert len(numbers) % 32 == 0 and is_witness[0] and is_witness[-1] and is_witness.sum() >= 14
+    assert len(set(numbers[is_witness].tolist())) > min(n - len(rows), is_witness.sum()) / 2
+    batches = np.array_split(is_witness, range(2048, len(numbers), 2048))
+    assert all(batch.sum() > 10 for batch in batches)
+
+
+def test_one_rerun_in_fifty_is_compared_with_a_full_run(splits, monkeypatch):
+    """Time is counted in calls: each rerun and each full run takes 1."""
+    model = build_model("deepfm", splits["ids"].schema)
+    monkeypatch.setattr(affected_rows.time, "process_time", itertools.count().__next__)
+    evaluator, full = Evaluator(model, splits["ids"].test), []
+    real = evaluator._reach.full
+    monkeypatch.setattr(evaluator._reach, "full", lambda: full.append(trial) or real())
+    with inject(model, FixedCount(1, bits=(3,)), "deep_mlp", seed=1) as error_map:
+        for trial in range(1, 160):
+            evaluator.rerun(error_map)
+    assert full == [51, 102, 153] and evaluator.full_run is None
+
+
+class Idle(Tables):
+    """Looks up its first table alone."""
+
+    def forward(self, dense_features, sparse_features):
+        first = self.tables[0](sparse_features.to_dict()[self.names[0]].values().long())
+        return self.top(first.repeat(1, len(self.names)))
+
+
+def test_a_table_without_an_effect_has_no_readers():
+    random = np.random.default_rng(1)
+    data = data_of({name: random.integers(0, 50, ROWS) for name in ("one", "two")})
+    reach = Evaluator(Idle(["one", "two"]), data.test)._reach
+    assert reach.features() == {"tables.0.weight": ["one"]}
+    assert reach.looked_up("tables.0.weight").tolist() == np.unique(data.test.sparse["one"].values).tolist()
+    assert len(reach.looked_up("tables.1.weight")) == 0 and reach.looked_up("top.weight") is None

@@ -84,6 +84,7 @@ def test_what_is_left_of_each_code_word(form, data_bits, action):
         assert decoded.detected == any(counts[name] for name in ("corrected", "uncorrectable", "miscorrected"))
         bad = counts["miscorrected"] or (counts["uncorrectable"] and action != "restore")
         assert decoded.repaired == (not bad)
+        assert decoded.stopped == (action == "keep" and counts["uncorrectable"] > 0)
         clean = screened(mitigation, map_of(model, masks), model, 1).remaining  # of a map that was not drawn here
         assert (
             dict(zip(clean.word.tolist(), clean.mask.tolist(), strict=True))

@@ -149,7 +149,36 @@ def test_few_harmful_trials_get_stringers_bound():
     row = summarise(table_of(losses)).iloc[0]
     assert row["few_harmful"] and row["auc_drop_high"] == pytest.approx(stringer_interval(losses, (-0.2, 0.8))[2])
     assert row["auc_drop_high"] > 0.03 and np.isnan(summarise(table_of(losses).assign(ne=losses)).iloc[0]["ne_high"])
-    assert not summarise(table_of(np.full(12, 0.3) + np.arange(12) / 1000)).iloc[0]["few_harmful"]
+
+
+@pytest.mark.parametrize(("harmed", "n", "few"), [(12, 100, 0), (11, 100, 1), (11, 45, 1), (11, 44, 0), (12, 12, 0)])
+def test_how_many_harmful_trials_are_few(harmed, n, few):
+    """Under 12, and under a quarter of all; also of trials that lose over a quarter of the largest loss."""
+    rest, large = np.linspace(1e-5, 1e-3, n - harmed), 0.3 + np.arange(harmed) / 1000
+    for losses in (np.append(rest, large), np.append(rest + 0.01, large)):
+        assert summarise(table_of(losses)).iloc[0]["few_harmful"] == few
+    raised = table_of(np.full(n, 1e-4)).assign(outcome=["raised"] * harmed + ["ok"] * (n - harmed))
+    assert Strata.of(raised).few_harmful.tolist() == [few]
+
+
+def test_nothing_is_known_without_values():
+    strata, missing = Strata.of(table_of(np.linspace(0.1, 0.3, 20))), np.full(20, np.nan)
+    found = [*strata.mean_interval(missing, None), *strata.ratio(missing, missing), strata.mean(missing)]
+    assert len(found) == 7 and np.isnan([*found, strata.quantile(missing, 0.5)]).all()
+    assert strata.methods(missing, (0.0, 1.0)) == "" and strata.mean_interval(missing + 1, (0.0, 1.0))[0] != 0
+    sign = np.tile([1.0, -0.9], 10)  # a denominator that may be 0, one that is, and a single trial
+    ratio, *ends = strata.ratio(sign * 2, sign)
+    assert ratio == pytest.approx(2) and np.isnan(ends).all()
+    assert np.isnan(strata.ratio(sign, np.tile([1.0, -1.0], 10))).all()
+    one, value = strata_of([1.0], [np.array([0.2])])
+    assert one.ratio(value, value * 2)[0] == 0.5 and np.isnan(one.ratio(value, value * 2)[1:]).all()
+
+
+def test_quantiles_of_strata_have_their_weight_at_or_below_them():
+    strata, values = strata_of([0.6, 0.4], [np.array([0.1, 0.4, np.nan]), np.array([0.2, 0.3])])
+    assert [strata.quantile(values, q) for q in (0.0, 0.25, 0.26, 0.5, 0.51, 0.75, 0.76, 1.0)] == [
+        *(0.1, 0.1, 0.2, 0.2, 0.3, 0.3, 0.4, 0.4)
+    ]
 
 
 def test_a_stratum_whose_losses_are_not_bounded_by_those_seen_has_a_wider_interval():

@@ -34,7 +34,6 @@ class _Trials:
     """The trials of one condition, of which `limit` are asked for."""
 
     def __init__(self, shard: Shard | None, pilot: int) -> None:
-        self.limit, self.shared, self.missing = 0, 0, 0  # shared: trials below the limit that this schedule is about
         self.seconds, self.computed = 0.0, 0
         self._shard, self._pilot = shard, pilot
         self._states = np.empty(0, np.uint8)
@@ -44,7 +43,7 @@ class _Trials:
         self._extend(limit)
         self.limit = limit
         states = self._states[:limit]
-        self.shared = int(np.count_nonzero(states != ELSEWHERE))
+        self.shared = int(np.count_nonzero(states != ELSEWHERE))  # trials that this schedule is about
         self.missing = self.shared - int(np.count_nonzero(states == COMPUTED))
 
     def _extend(self, n: int) -> None:
@@ -81,7 +80,7 @@ class _Trials:
         back = np.array(trials, np.int64)
         back = back[self._states[back] == TAKEN]
         self._states[back] = FREE
-        self._next = min([self._next, *back[:1].tolist()])
+        self._next = int(back.min(initial=self._next))
 
     def lacking(self) -> list[int]:
         return np.flatnonzero(self._states[: self.limit] < COMPUTED).tolist()
@@ -107,7 +106,6 @@ class Schedule:
         self._group_of = {condition: number for number, group in enumerate(groups) for condition in group}
         self._order = list(self._group_of)  # in which conditions are computed
         self._trials = {c: _Trials(shard, self.pilots[number]) for c, number in self._group_of.items()}
-        self._at = 0  # no condition before it, in their order, has a free trial
         self._new, self._additions = 0.0, 0  # seconds of the trials after the first addition, which is the store's
         for number in range(len(groups)):
             self._ask(number, self.pilots[number] or trials)
@@ -116,7 +114,7 @@ class Schedule:
         """Sets the number of trials of a group."""
         for condition in self._groups[number]:
             self._trials[condition].ask(limit)
-        self._at = 0
+        self._at = 0  # no condition before it, in their order, has a free trial
 
     def add(self, table: pa.Table) -> None:
         """Adds finished trials: `condition`, `trial`, `auc` and `seconds` of each."""

@@ -109,7 +109,7 @@ class AffectedRows(Passes):
             if self.n <= IN_MEMORY:
                 self.batches = [on_device_of(model, batch) for batch in self.batches]
             self._probed = np.unique(np.linspace(0, self.n - 1, PROBE).astype(np.int64))
-            self._ends = np.minimum(np.arange(1, len(self.batches) + 1) * self._size, self.n)
+            self._ends = np.minimum(np.arange(self._size, self.n + self._size, self._size), self.n)
         self.all_rows: str | None = None
         traced: list[np.ndarray] = []
         if flow is None:
@@ -274,11 +274,7 @@ class AffectedRows(Passes):
         """Tables whose readers are known and that scores depend on -> the features that they are looked up with."""
         lookups: Any = self._lookups
         known = {} if self.all_rows or self._split is None else lookups.tables
-        return {
-            table: lookups.features(table)
-            for table in known
-            if table not in self._unknown and self.flow.read >> self.flow.number[table] & 1
-        }
+        return {table: lookups.features(table) for table in known if table not in self._unknown}
 
     def of(self, maps: Iterable[ErrorMap]) -> Affected:
         """The rows and tensors that the errors of several maps together affect."""

@@ -73,7 +73,7 @@ class WorstCase:
     golden_auc: float
     checkpoint: str
     allowed: Allowed
-    _empty: ErrorMap
+    _template: ErrorMap
 
     def __repr__(self) -> str:
         last = self.flips["auc"].iloc[-1] if len(self.flips) else self.golden_auc
@@ -82,9 +82,9 @@ class WorstCase:
     def error_map(self, n: int | None = None) -> ErrorMap:
         """The first n flips (None: all) as an error map, which can be saved and replayed."""
         first = self.flips.head(len(self.flips) if n is None else check_whole("n", n, 0, len(self.flips)))
-        number = {name: position for position, name in enumerate(self._empty.targets)}
+        number = {name: position for position, name in enumerate(self._template.targets)}
         tensor = first["tensor"].map(number).to_numpy(np.int32)
-        return _map_of(self._empty, tensor, first["word"].to_numpy(np.int64), first["bit"].to_numpy(np.int64))
+        return _map_of(self._template, tensor, first["word"].to_numpy(np.int64), first["bit"].to_numpy(np.int64))
 
     def measure(self, evaluator: Evaluator) -> "pd.DataFrame":
         """AUC after each flip on other rows than those of the search.
@@ -183,10 +183,8 @@ class _Search:
         self._golden = self._gradients() if self._numbers else {}
         if not any(gradient is not None for gradient in self._golden.values()):
             raise ValueError(f"no tensor of target {str(allowed.target)!r} has a gradient")
-        drawn = FixedCount(1).sample(self._space, seed=0)
-        empty = drawn.with_words(*(array[:0] for array in (drawn.tensor, drawn.word, drawn.mask)))
-        self._empty = replace(
-            empty, error_model="worst case", n_sites=None, n_events=None, requested_rate=None, sources=()
+        self._template = replace(
+            FixedCount(1).sample(self._space, seed=0), error_model="worst case", n_sites=None, n_events=None, requested_rate=None, sources=()
         )
         self._chosen = _none()
 
@@ -210,11 +208,11 @@ class _Search:
         flips = pd.DataFrame([{"flip": n} | row for n, row in enumerate(rows, 1)], columns=columns)
         if not self._evaluator.unchanged():
             raise RuntimeError("the search changed the model: a module updates its weights when gradients are computed")
-        return WorstCase(flips, golden, self._evaluator.checkpoint, self._allowed, self._empty)
+        return WorstCase(flips, golden, self._evaluator.checkpoint, self._allowed, self._template)
 
     def _with(self, move: _Flips) -> ErrorMap:
         flips = _Flips.joined([self._chosen, move])
-        return _map_of(self._empty, flips.tensor, flips.word, flips.bit)
+        return _map_of(self._template, flips.tensor, flips.word, flips.bit)
 
     def _described(self, move: _Flips) -> Iterator[dict[str, Any]]:
         """Rows of the table; values without other chosen flips of the same word."""
@@ -222,7 +220,7 @@ class _Search:
             tensor = self._space.tensors[number]
             before = self._space.read(np.array([number]), np.array([word]))
             values = _values(np.append(before, before ^ (np.uint64(1) << np.uint64(bit))), tensor.memory.dtype)
-            row = int(word) // max(tensor.row_words, 1)
+            row = int(word) // tensor.row_words
             place = {"tensor": tensor.name, "row": row, "word": int(word), "bit": int(bit)}
             yield place | {"before": float(values[0]), "after": float(values[1])}
 
@@ -292,7 +290,7 @@ class _Search:
         """Which of the flips, of one bit, a protection leaves in the model if each were alone in its word."""
         entries = np.flatnonzero(flips.bit == bit)
         part = flips.take(entries)
-        errors = _map_of(self._empty, part.tensor, part.word, part.bit)
+        errors = _map_of(self._template, part.tensor, part.word, part.bit)
         left = Screened.by(self._allowed.passes, errors, self._space, seed=0).remaining
         is_left = left.mask == np.uint64(1) << np.uint64(bit)
         places = left.tensor[is_left].astype(np.int64) << 40 | left.word[is_left]
@@ -352,13 +350,13 @@ def _pairs(flips: _Flips, block: np.ndarray, n: int) -> list[_Flips]:
     return [best.take([start, start + 1]) for start in pairs.bit[np.argsort(-pairs.score, kind="stable")]]
 
 
-def _map_of(empty: ErrorMap, tensor: np.ndarray, word: np.ndarray, bit: np.ndarray) -> ErrorMap:
+def _map_of(template: ErrorMap, tensor: np.ndarray, word: np.ndarray, bit: np.ndarray) -> ErrorMap:
     """An error map of single flips, of which a word may have several."""
     mask = np.uint64(1) << bit.astype(np.uint64)
     places, number = np.unique(np.stack([tensor.astype(np.int64), word]), axis=1, return_inverse=True)
     masks = np.zeros(places.shape[1], np.uint64)
     np.bitwise_or.at(masks, number, mask)
-    return empty.with_words(places[0].astype(np.int32), places[1], masks)
+    return template.with_words(places[0].astype(np.int32), places[1], masks)
 
 
 def _values(words: np.ndarray, dtype: torch.dtype) -> np.ndarray:

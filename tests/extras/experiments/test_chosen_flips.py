@@ -1,5 +1,7 @@
 """Chosen flips: the first is the worst of all single flips, each is allowed, and the list gives the AUC again."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,7 @@ from drsrobust.mitigation.base import Mitigation, Screened
 from drsrobust.models import build_model, state_digest
 from drsrobust.models.scoring import BATCH
 from drsrobust_extras.data.stored_as import stored_as
-from drsrobust_extras.experiments.chosen_flips import _Search
+from drsrobust_extras.experiments.chosen_flips import _auc, _Flips, _none, _pairs, _Search
 
 
 @pytest.fixture(scope="module")
@@ -232,6 +234,11 @@ class OnePerWord(StorageScreen):
         return errors.with_words(errors.tensor[alone], errors.word[alone], errors.mask[alone])
 
 
+def measured_flips(evaluator, options):
+    found = dr.worst_case(evaluator, budget=5, allowed=dr.Allowed(**options))
+    return found.measure(evaluator)["flips"].tolist()
+
+
 def words_of(flips):
     return list(zip(flips["tensor"], flips["word"], strict=True))
 
@@ -241,6 +248,7 @@ def test_a_protection_that_passes_one_flip_of_a_pair_and_not_the_other(dense_eva
     evaluator, options = dense_evaluator, {"bits": range(20, 28), "pairs_in": 32}
     space = dr.resolve(evaluator.model)
     free = dr.worst_case(evaluator, budget=8, allowed=dr.Allowed(**options)).flips
+    assert measured_flips(evaluator, options) == [0, 2, 4]
     high = free["bit"].to_numpy().reshape(-1, 2) >= 25
     assert (high.sum(1) == 1).any()  # a pair of which one flip would pass
     for protection in (LowBits(), dr.WeightRange.fit(evaluator.model), dr.ParityZero()):
@@ -263,3 +271,82 @@ def test_a_flip_must_pass_together_with_those_before(dense_evaluator):
     assert free["word"].duplicated().any()
     found = dr.worst_case(evaluator, budget=8, allowed=dr.Allowed(passes=OnePerWord(), **options)).flips
     assert len(found) > 1 and not found["word"].duplicated().any()
+
+
+class Checkered(StorageScreen):
+    """Leaves errors of every second word of a tensor, and of the other ones in the next tensor."""
+
+    def kept(self, errors):
+        left = (errors.tensor + errors.word) % 2 == 0
+        return errors.with_words(errors.tensor[left], errors.word[left], errors.mask[left])
+
+
+@pytest.mark.parametrize("candidates", [1, 40, 100])
+@pytest.mark.parametrize("options", [{}, {"one_per": 8}, {"bits": range(20, 26)}, {"passes": Checkered()}])
+def test_candidates_and_the_choice_against_all_single_flips(dense_evaluator, candidates, options, monkeypatch):
+    """The best 2 (or a 20th) of each tensor and bit, at most 4 (or a 10th) of a tensor; of these the lowest AUC stays."""
+    evaluator, model = dense_evaluator, dense_evaluator.model
+    found = dr.worst_case(evaluator, budget=3, allowed=dr.Allowed(**options), candidates=candidates)
+    search, chosen, size = _Search(evaluator, dr.Allowed(**options), candidates), [], options.get("one_per", 0)
+    tensors = search._space.tensors
+    golden = [tensor.memory.detach().numpy().ravel().copy() for tensor in tensors]
+
+    def flipped(values, word, bit):
+        return (values[word : word + 1].view(np.uint32) ^ np.uint32(1 << bit)).view(np.float32).astype(float)
+
+    for row in found.flips.itertuples():
+        scores, taken = {}, {(number, word * 4 // size) for number, word, _ in chosen} if size else set()
+        with search._with(_none()).applied(model):
+            gradients = search._gradients()
+            for number, tensor in enumerate(tensors):
+                words = tensor.memory.detach().numpy().ravel()
+                for word, bit in product(range(tensor.size), options.get("bits", range(32))):
+                    allowed = (number, word, bit) not in chosen and not (size and (number, word * 4 // size) in taken)
+                    huge = {"nan": 3e38, "posinf": 3e38, "neginf": -3e38}
+                    score = gradients[number][word] * (np.nan_to_num(flipped(words, word, bit), **huge) - words[word])
+                    if allowed and score > 0 and not ("passes" in options and (number + word) % 2):
+                        scores[number, word, bit] = float(score[0])
+        best = []
+        for number in range(len(tensors)):
+            by_bit = [[s for (n, _, b), s in scores.items() if (n, b) == (number, bit)] for bit in range(32)]
+            best += sorted(sum((sorted(of_bit)[-max(2, candidates // 20) :] for of_bit in by_bit), []))[
+                -max(4, candidates // 10) :
+            ]
+        moves = list(search._moves())
+        places = [(int(move.tensor[0]), int(move.word[0]), int(move.bit[0])) for move in moves]
+        assert [scores[place] for place in places] == pytest.approx(sorted(best, reverse=True)[:candidates])
+        assert len(set(places)) == len(places)
+        aucs = [_auc(evaluator, search._with(move)) for move in moves]
+        number, word, bit = places[int(np.argmin(aucs))]
+        assert (row.tensor, row.word, row.bit, row.auc) == (tensors[number].name, word, bit, min(aucs))
+        assert row.row == np.unravel_index(word, tensors[number].shape)[0]
+        assert (row.before, row.after) == (golden[number][word], flipped(golden[number], word, bit)[0])
+        chosen.append((number, word, bit))
+        search._chosen = _Flips.joined([search._chosen, moves[int(np.argmin(aucs))]])
+    assert found.measure(evaluator)["flips"].tolist() == list(range(len(chosen) + 1))
+    ranked = search._ranked()
+    for pool in range(2, 9):  # more of a bit than are asked for change nothing
+        monkeypatch.setattr("drsrobust_extras.experiments.chosen_flips._POOL", pool)
+        assert candidates == 100 or [move.score[0] for move in search._moves()] == [
+            move.score[0] for move in search._moves()
+        ]
+        assert max(np.bincount(search._ranked().tensor * 64 + search._ranked().bit)) <= pool
+    monkeypatch.undo()
+    for nothing in (np.zeros_like, lambda gradient: None):  # gradients that vanish: those of the model without errors rank
+        monkeypatch.setattr(search, "_gradients", lambda n=nothing: {k: n(g) for k, g in search._golden.items()})
+        assert len(search._ranked().word) > len(ranked.word) / 2
+
+
+def test_pairs_are_the_two_best_of_their_blocks():
+    random = np.random.default_rng(5)
+    for n in (1, 2, 100):
+        tensor, word, bit = np.repeat([0, 1, 2], 12), random.integers(0, 9, 36), random.permutation(36)
+        flips = _Flips(tensor, word, bit, random.random(36))
+        block = tensor * 100 + word
+        expected = []
+        for number in range(3):
+            blocks = [np.flatnonzero(block == one) for one in np.unique(block[tensor == number])]
+            best = [mine[np.argsort(-flips.score[mine])][:2] for mine in blocks if len(mine) > 1]
+            expected += sorted(best, key=lambda pair: -flips.score[pair].sum())[:n]
+        expected.sort(key=lambda pair: -flips.score[pair].sum())
+        assert [pair.bit.tolist() for pair in _pairs(flips, block, n)] == [bit[pair].tolist() for pair in expected]

@@ -71,7 +71,7 @@ def test_a_restored_run_goes_on_with_the_same_bits(continuation, clean):
         run.advance(8)
         assert run.digest() == clean.digests[15]
         run.load(state)
-        assert run.digest() == digest == clean.digests[7]
+        assert run.digest() == digest == clean.digests[7] and list(clean.digests) == list(range(16))
         run.advance(8)
         assert run.digest() == clean.digests[15]
 
@@ -156,3 +156,21 @@ def test_a_step_that_raises(continuation, clean):
 def test_an_action_has_its_detectors_in_its_name():
     assert Skip().name == "skip" and Action().name == "none"
     assert RollBack(on=["loss_spike", "non_finite"]).name == "roll_back_on_loss_spike_or_non_finite"
+
+
+@pytest.mark.parametrize(
+    ("since", "action", "triggers", "watching"),
+    [
+        (-1, None, ["gradient_norm"], []),
+        (-1, Skip(), [], []),
+        (0, None, [], ["gradient_norm", "non_finite"]),
+        (9, None, ["non_finite"], ["gradient_norm", "non_finite"]),
+        (10, None, ["non_finite"], ["non_finite"]),
+        (10, None, [], []),
+        (0, Skip(), ["non_finite"], ["gradient_norm"]),
+        (40, RollBack(on="non_finite"), [], ["non_finite"]),
+    ],
+)
+def test_who_watches_how_long(continuation, since, action, triggers, watching):
+    """All detectors for ten steps, those of an action or of triggers to the end."""
+    assert [one.name for one in continuation._watching(since, action, triggers)] == watching

@@ -63,6 +63,29 @@ def test_by_hand():
     assert row["stops_per_day"] == 0 and row["cost_per_day"] == 0.5 * row["wrong_per_day"]
     assert row["cost_per_day_high"] == 0.5 * row["wrong_per_day_high"]
     assert fleet.modes["error_mode"].tolist() == ["row"] and "10 hosts of 0 GiB" in repr(fleet)
+    least = {"hosts": 1, "memory": 128 * 1024, "push_interval": 1.0, "repair_time": 1.0, "value": 0.0}
+    one = dr.fleet(damage(), MODEL, rates=ROWS, **OPTIONS | least)
+    assert row_of(one.table())["active"] == pytest.approx((ROW_HITS[0] / 2 + ROW_HITS[1]) / 10 / 24)
+    free = dr.fleet(damage(), MODEL, rates=ROWS, **OPTIONS | {"recommendations": 0})
+    assert row_of(free.table())["wrong_per_day_high"] == 0
+
+
+def test_intervals_are_of_the_modes_by_recovered_variances():
+    rates = ROWS | {"bank": Fit(4e5, 0.0)}
+    trials = damage((0.2, 0.4, 0.3, 0.1), (0.1, -0.3, 0.0, 0.02), ("row", "bank"))
+    fleet = dr.fleet(trials.assign(nan_share=[0.0, 0.1, 0.0, 0.2] * 2), MODEL, rates=rates, **OPTIONS)
+    row, modes = row_of(fleet.table()), fleet.modes
+    for name, metric, weight in (
+        ("wrong_per_day", "decision_changed", 100),
+        ("nan_per_day", "nan_share", 100),
+        ("auc_days_per_day", "auc_drop", 1),
+    ):
+        mean, low, high = (modes[f"{metric}{end}"] * modes["active"] * weight for end in ("", "_low", "_high"))
+        least = -np.inf if metric == "auc_drop" else 0.0
+        assert row[name] == pytest.approx(mean.sum())
+        assert row[f"{name}_low"] == pytest.approx(max(least, mean.sum() - np.linalg.norm(mean - low)))
+        assert row[f"{name}_high"] == pytest.approx(mean.sum() + np.linalg.norm(high - mean))
+    assert row["auc_days_per_day_low"] < 0
 
 
 def test_the_loss_that_is_exceeded_once_in_a_time():
@@ -194,7 +217,7 @@ def test_the_simulation_agrees_with_the_closed_form():
         assert abs(values.mean() - table.loc[name, column]) <= 4 * error, (name, column)
         assert error > 0 or (name, column) == ("none", "stops_per_day")
     assert runs[0]["loss_once_a_year"].tolist() == table["loss_once_a_year"].tolist() == [0.3, 0.3]
-    pd.testing.assert_frame_equal(fleet.simulate(250, seed=3), fleet.simulate(250, seed=3))
+    pd.testing.assert_frame_equal(fleet.simulate(250), runs[0].reset_index())
     assert runs[0]["hits_per_day"].nunique() == 1  # mitigations meet the same faults
 
 
@@ -217,6 +240,7 @@ def test_a_fleet_of_the_field():
     assert one.faults_per_day == pytest.approx(16 * sixteen.faults_per_day)
     ratio = (one.modes["permanent"] / sixteen.modes["permanent"]).set_axis(one.modes["error_mode"])
     assert ratio[["bit", "word", "row", "ranks"]].tolist() == pytest.approx([16, 16, 16, 1])
+    assert "devices of 16 Gb;" in sixteen.assumptions
     hits = dr.MemoryFault().hits_per_hour(dr.resolve(MODEL))
     expected = [24 * 10_000 * hits[mode].permanent for mode in one.modes["error_mode"]]
     assert one.modes["permanent"].tolist() == pytest.approx(expected)
