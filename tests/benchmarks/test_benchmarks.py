@@ -27,6 +27,7 @@ from benchmarks import (
 from benchmarks.__main__ import main, write
 from benchmarks.common import LAST, OURS, large_case
 from benchmarks.mitigation import clean_auc
+from benchmarks.training_methods import Fused, Plain
 from drsrobust.campaign.store import JOINED_CHUNKS
 from drsrobust.injection import BitFlip
 from drsrobust.training import Settings
@@ -97,10 +98,10 @@ def test_training(bench, monkeypatch):
     columns = {"training": training.COLUMNS, "training_auc": training.AUC_COLUMNS}
     tables, text = bench(training, columns, training_speed=small)
     speeds, areas = tables["training"], tables["training_auc"].set_index("method")["valid_auc"]
-    assert positive(speeds["rows_per_s"]) and {OURS, training.Plain.name, training.Fused.name} <= set(speeds["method"])
+    assert positive(speeds["rows_per_s"]) and {OURS, Plain.name, Fused.name} <= set(speeds["method"])
     assert positive(training.ratios(speeds).xs("dlrm")["best"])
     # The same kernels from the same weights on the same rows: what differs is how they are called.
-    assert areas[OURS] == pytest.approx(areas[training.Fused.name], abs=2e-3) and areas.min() > 0.55
+    assert areas[OURS] == pytest.approx(areas[Fused.name], abs=2e-3) and areas.min() > 0.55
     assert "Scoring 2,048 rows: fm" in text and "look-ups" in text
 
 

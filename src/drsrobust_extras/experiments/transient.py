@@ -7,7 +7,7 @@ name: so errors depend only on the seed and the number of the call."""
 import hashlib
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import count
@@ -27,10 +27,10 @@ from drsrobust.extend import (
     is_script,
     sample_in,
     with_tensors,
-    with_values,
 )
 from drsrobust.injection import HOOK, Change, ErrorModel, InjectionError, Transient
 from drsrobust.introspection import is_sharded, listed, named_modules, sparse_type, table_configs, unwrapped
+from drsrobust_extras.experiments.id_guard import id_guards
 from drsrobust_extras.experiments.transient_log import Hit, Log
 
 Site = tuple[str | None, Any]  # name of a place (None for hooks that only help), handle of its hook
@@ -231,7 +231,10 @@ class Inputs(Hooked):
 
         yield self.which, add_forward_pre_hook(model, hook, with_kwargs=True)
         if self.which == "ids" and self.out_of_range != "as_is":
-            yield from ((None, handle) for handle in _guard(model, self.out_of_range))
+            guards, modules = id_guards(model, self.out_of_range), dict(reversed(named_modules(model)))
+            _refuse_compiled(model, list(guards))
+            for name, guard in guards.items():
+                yield None, add_forward_pre_hook(modules[name], guard, with_kwargs=True)
 
 
 @dataclass(frozen=True)
@@ -424,82 +427,3 @@ def _refuse_compiled(model: nn.Module, names: list[str]) -> None:
             raise ValueError(
                 f"{name} is compiled, so new hooks do not run; inject into the module before torch.compile"
             )
-
-
-def _guard(model: nn.Module, out_of_range: str) -> Iterator[Any]:
-    """Registers hooks on all look-ups of a model (TorchRec's collections, PyTorch's embedding modules) that replace or refuse
-    ids out of range, and yields their handles.
-
-    Raises:
-        ValueError: the model has no known look-up, or is compiled.
-    """
-    modules = dict(reversed(named_modules(model)))
-    configs = {name: table_configs(module) for name, module in modules.items()}
-    collections = [f"{name}." if name else "" for name, tables in configs.items() if tables is not None]
-    lookups = {}
-    for name, module in modules.items():
-        if any(name.startswith(outer) and name != outer[:-1] for outer in collections):
-            continue
-        if configs[name] is not None:
-            rows: dict[str, int] = {}  # of the smallest table that reads each feature
-            for config in configs[name]:
-                for feature in config.feature_names:
-                    rows[feature] = min(config.num_embeddings, rows.get(feature, config.num_embeddings))
-            lookups[name] = _collection_hook(name, rows, out_of_range)
-        elif isinstance(module, nn.Embedding | nn.EmbeddingBag):
-            lookups[name] = _module_hook(name, module.num_embeddings, out_of_range)
-    if not lookups:
-        raise ValueError(
-            "the model has no nn.Embedding, nn.EmbeddingBag or TorchRec collection whose ids could be checked; "
-            "out_of_range='as_is' leaves ids as they are, at your own risk"
-        )
-    _refuse_compiled(model, list(lookups))
-    for name, hook in lookups.items():
-        yield add_forward_pre_hook(modules[name], hook, with_kwargs=True)
-
-
-def _collection_hook(name: str, rows: Mapping[str, int], out_of_range: str) -> Callable:
-    def within(value: Any) -> Any:
-        if sparse_type(value) != "KeyedJaggedTensor":
-            return value
-        ids, features = value.values(), value.keys()
-        counts = torch.tensor(value.length_per_key(), device=ids.device)
-        limit = torch.tensor(
-            [rows.get(feature, -1) for feature in features], device=ids.device
-        )  # -1: no table reads it
-        changed = _within(name, ids, torch.repeat_interleave(limit, counts), out_of_range)
-        return value if changed is ids else with_values(value, changed)
-
-    def hook(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        return tuple(within(value) for value in args), {key: within(value) for key, value in kwargs.items()}
-
-    return hook
-
-
-def _module_hook(name: str, rows: int, out_of_range: str) -> Callable:
-    def within(ids: torch.Tensor) -> torch.Tensor:
-        return _within(name, ids, torch.tensor(rows, device=ids.device), out_of_range)
-
-    def hook(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        if args:
-            return (within(args[0]), *args[1:]), kwargs
-        return args, kwargs | {"input": within(kwargs["input"])}
-
-    return hook
-
-
-def _within(name: str, ids: torch.Tensor, rows: torch.Tensor, out_of_range: str) -> torch.Tensor:
-    """Ids, with those replaced that are not below their table's rows (-1 rows: any id is kept).
-
-    Raises:
-        IndexError: an id out of range, for `out_of_range="raise"`.
-    """
-    is_outside = ((ids < 0) | (ids >= rows)) & (rows >= 0)
-    if not is_outside.any():
-        return ids
-    if out_of_range == "raise":
-        first = ids[is_outside][0].item()
-        limit = rows.expand(ids.shape)[is_outside][0].item()
-        raise IndexError(f"{name}: id {first} is out of range; the table has rows 0 to {limit - 1}")
-    other = ids % rows if out_of_range == "wrap" else torch.zeros_like(ids)
-    return torch.where(is_outside, other.to(ids.dtype), ids)

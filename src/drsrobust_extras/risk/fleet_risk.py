@@ -9,38 +9,35 @@ model at a time are rare.
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import nn
 
-from drsrobust.extend import amount, check_choice, check_instance, check_number, check_whole, unknown
-from drsrobust.injection import AddressSpace, Target, resolve
-from drsrobust.statistics import DECISIONS, ENDS, Strata, check_table, corrected_exactly, summarise
-from drsrobust_extras.protection.memory_faults import CHIP_BITS, CHIPS, MODES, WORD, Geometry, MemoryFault
-from drsrobust_extras.protection.rates import CORRUPTING, FAULTS, GPU_STOPS, MBIT, FieldRate, Fit, fits_by_mode
+from drsrobust.extend import amount, check_choice, check_instance, check_whole
+from drsrobust.injection import Target, resolve
+from drsrobust.statistics import ENDS, check_table
+from drsrobust_extras.protection.memory_faults import CHIP_BITS, CHIPS, WORD, Geometry
+from drsrobust_extras.protection.rates import CORRUPTING, FAULTS, GPU_STOPS, FieldRate, Fit
+from drsrobust_extras.risk.fleet_trials import (
+    MEASURED,
+    NONFINITE,
+    UNCORRECTABLE,
+    check_complete,
+    check_numbers,
+    check_same,
+    modes_of,
+    rates_of,
+    silent,
+    with_hits,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FIT_DAY = 24e-9  # failures a day of 1 FIT
 YEAR = 365  # days
-_NEEDED = (
-    *("error_model", "error_mode", "error_chips", "error_mapping", "mitigation", "corrects_mode", "target", "n_bits"),
-    *("outcome", "stopped", "bits_left", "auc_drop"),
-)
-_NEEDED += DECISIONS
-NONFINITE = {  # rule for a score that is NaN -> when a recommendation is wrong
-    "wrong": "wrong if its probability is on the other side of 0.5, or NaN",
-    "no click": "wrong if its probability is on the other side of 0.5, and a NaN is no click",
-    "caught": "wrong if its probability is on the other side of 0.5; a NaN is caught, and not served",
-}
-_UNCORRECTABLE = "uncorrectable"
-MEASURED = ("decision_changed", "nan_share", "auc_drop", "stopped")
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +102,7 @@ class Fleet:
             row |= _summed("nan_per_day", self.recommendations * modes["active"], modes, "nan_share")
             row |= _summed("auc_days_per_day", modes["active"], modes, "auc_drop", least=-math.inf)
             row |= _summed("stops_per_day", hits, modes, "stopped")
-            missed = {f"stops{end}": modes[f"{_UNCORRECTABLE}{end}"] * (modes["anywhere"] - hits) for end in ENDS}
+            missed = {f"stops{end}": modes[f"{UNCORRECTABLE}{end}"] * (modes["anywhere"] - hits) for end in ENDS}
             stops = {f"stops{end}": missed[f"stops{end}"] + hits * modes[f"stopped{end}"] for end in ENDS}
             row |= _summed("stops_anywhere_per_day", np.ones(len(modes)), modes.assign(**stops), "stops")
             row |= _once(trials["auc_drop"], YEAR * trials["hits"])
@@ -124,7 +121,7 @@ class Fleet:
         """
         import pandas as pd
 
-        _check_numbers("more than 0", **{f"years[{place}]": time for place, time in enumerate(years)})
+        check_numbers("more than 0", **{f"years[{place}]": time for place, time in enumerate(years)})
         rows = [
             (name, time, _exceeded(trials["auc_drop"], YEAR * trials["hits"], 1 / time))
             for name, _, trials in self._by_mitigation()
@@ -159,7 +156,7 @@ class Fleet:
         """
         import pandas as pd
 
-        _check_numbers("more than 0", days=days)
+        check_numbers("more than 0", days=days)
         rows = []
         for name, modes, trials in self._by_mitigation():
             random, faults = np.random.default_rng(seed), [np.empty((0, 1 + len(MEASURED)))]
@@ -250,8 +247,8 @@ def fleet(
     check_instance("geometry", geometry, Geometry, "a Geometry")
     hosts = check_whole("hosts", hosts, 1)
     accelerators = check_whole("accelerators", accelerators, 0)
-    _check_numbers("more than 0", push_interval=push_interval, repair_time=repair_time)
-    _check_numbers("0 or more", recommendations=recommendations, value=0 if value is None else value)
+    check_numbers("more than 0", push_interval=push_interval, repair_time=repair_time)
+    check_numbers("0 or more", recommendations=recommendations, value=0 if value is None else value)
     check_choice("nonfinite", nonfinite, NONFINITE)
     if host < (least := geometry.words * WORD // 8):
         raise ValueError(
@@ -259,15 +256,15 @@ def fleet(
         )
     space = resolve(model, target)
     ranks = geometry.ranks if ranks_reached is None else ranks_reached
-    hits, anywhere = _rates_of(rates, space, geometry, host / least, ranks)
+    hits, anywhere = rates_of(rates, space, geometry, host / least, ranks)
     hits = {mode: Fit(hosts * fit.transient, hosts * fit.permanent) for mode, fit in hits.items() if fit.total}
     anywhere = {mode: hosts * faults for mode, faults in anywhere.items()}
-    trials = _silent(damage, str(target), protection, nonfinite)
-    _check_same(trials, space, geometry)
+    trials = silent(damage, str(target), protection, nonfinite)
+    check_same(trials, space, geometry)
     names = tuple(dict.fromkeys(trials["mitigation"]))
-    trials = _with_hits(trials[trials["error_mode"].isin(list(hits))], hits)
-    modes = _modes(trials, hits, anywhere, push_interval / 48, repair_time / 24)
-    _check_complete(modes, names, hits)
+    trials = with_hits(trials[trials["error_mode"].isin(list(hits))], hits)
+    modes = modes_of(trials, hits, anywhere, push_interval / 48, repair_time / 24)
+    check_complete(modes, names, hits)
     if (most := modes.groupby("mitigation")["active"].sum().max()) > hosts:
         raise ValueError(
             f"{most:,.0f} faults would be active at a time in the models of {hosts:,} hosts; it must be at most one a host, "
@@ -298,134 +295,6 @@ def fleet(
         trials,
         assumptions,
     )
-
-
-def _check_numbers(required: str, **numbers: float) -> None:
-    """Raises ValueError for numbers that are not what is required: `more than 0` or `0 or more`; all have to be finite."""
-    for name, value in numbers.items():
-        check_number(name, value, required, lambda value: value > 0 or (value == 0 and required == "0 or more"))
-
-
-def _rates_of(
-    rates: FieldRate | Mapping[str, Fit], space: AddressSpace, geometry: Geometry, memories: float, ranks: int
-) -> tuple[dict[str, Fit], dict[str, float]]:
-    """Errors of a host a day by mode: those that reach the space, and all in its memories. A fault of mode `ranks` reaches so
-    many ranks."""
-    fault = MemoryFault(geometry=geometry, fit=dict.fromkeys(MODES, Fit(1.0, 0.0)))
-    if isinstance(rates, FieldRate) and rates.kind == "events":
-        _check_numbers("0 or more", **{"rates.low": rates.low})
-        bit = rates.low * FIT_DAY / MBIT
-        hits, all_bits = CHIPS * fault.places(space)["bit"], CHIPS * CHIP_BITS * geometry.words
-        return {"bit": Fit(bit * hits, 0.0)}, {"bit": bit * all_bits * memories}
-    by_mode = _checked_modes(rates)
-    an_hour = fault.hits_per_hour(space)  # at one failure in 10**9 hours
-    share = {"ranks": _share_of_groups(fault, space, ranks)}  # of the memory's groups of so many ranks, the model's one
-    hits = {
-        mode: Fit(*(24 * rate * an_hour[mode].transient * share.get(mode, 1.0) for rate in rates_of_mode))
-        for mode, rates_of_mode in by_mode.items()
-    }
-    devices = geometry.ranks * CHIPS * memories
-    return hits, {mode: sum(rates_of_mode) * FIT_DAY * devices for mode, rates_of_mode in by_mode.items()}
-
-
-def _share_of_groups(fault: MemoryFault, space: AddressSpace, ranks: int) -> float:
-    """The part of a memory's groups of so many ranks that a model lies in, if that is one or all ranks are one group.
-
-    Raises:
-        ValueError: a number of ranks that does not divide the memory's, or a model that lies in several groups, since trials of
-            mode `ranks` change all of its words.
-    """
-    check_whole("ranks_reached", ranks, 1)
-    every = fault.geometry.ranks
-    if every % ranks:
-        raise ValueError(f"ranks_reached is {ranks}; it must divide the {every} ranks of the geometry")
-    filled = fault.places(space)["banks"]  # ranks that hold some of the model
-    if filled > ranks:
-        raise ValueError(f"ranks_reached is {ranks}, and the model lies in {filled} ranks; it must be as many at least")
-    return ranks / every
-
-
-def _checked_modes(rates: FieldRate | Mapping[str, Fit]) -> Mapping[str, Fit]:
-    """The rates of every mode of faults, of a device."""
-    by_mode = fits_by_mode(rates)
-    if missing := [mode for mode in MODES if mode not in by_mode]:
-        raise ValueError(f"rates has no mode {', '.join(missing)}; give each a Fit, (0, 0) if it never happens")
-    return by_mode
-
-
-def _silent(damage: "pd.DataFrame", target: str, protection: str | None, nonfinite: str) -> "pd.DataFrame":
-    """The trials of a protection with `stopped` as a number, no damage where it is 1, decisions by the rule `nonfinite`, and
-    `uncorrectable`: whether a code left an uncorrectable word; NaN without a code."""
-    if missing := [name for name in _NEEDED if name not in damage]:
-        raise ValueError(
-            f"damage has no columns {', '.join(missing)}; give the trials of a campaign of MemoryFault with "
-            'metrics=["decision_changed"]'
-        )
-    if protection is not None and protection not in set(damage["mitigation"]):
-        raise unknown("protection", protection, damage["mitigation"].unique())
-    trials = damage if protection is None else damage[damage["mitigation"] == protection]
-    if others := sorted(set(trials["target"]) - {target}):
-        raise ValueError(f"damage holds trials of target {', '.join(others)}; target is {target!r}")
-    coded = trials["stopped"].notna().groupby(trials["mitigation"]).transform("any")
-    uncorrectable = trials["stopped"].fillna(False).astype(bool)
-    stopped = uncorrectable | (trials["outcome"] == "raised")
-    served = {name: trials[name].astype(float).mask(stopped, 0.0) for name in (*DECISIONS, "auc_drop")}
-    if empty := [name for name, values in served.items() if values.isna().any()]:
-        raise ValueError(f"damage has no value of {', '.join(empty)} in some trials; they need rows with labels")
-    if nonfinite == "caught":
-        served["decision_changed"] = (served["decision_changed"] - served["nan_share"]).clip(lower=0.0)  # of rounding
-    elif nonfinite == "no click":
-        served["decision_changed"] = served["decision_changed_no_click"]
-    counted = {_UNCORRECTABLE: uncorrectable.astype(float).where(coded)}
-    return trials.assign(stopped=stopped.astype(float), **served, **counted)
-
-
-def _check_same(trials: "pd.DataFrame", space: AddressSpace, geometry: Geometry) -> None:
-    """Raises ValueError for trials of another number of bits, of chosen chips, or of another address map."""
-    if trials.empty:
-        raise ValueError("damage has no trials")
-    if (others := set(trials["n_bits"].dropna())) - {space.bits}:
-        raise ValueError(f"damage holds trials of {max(others):,} bits; the model has {space.bits:,} in this target")
-    if len(chosen := trials[trials["error_chips"].notna()]):
-        raise ValueError(f"damage holds {chosen['error_model'].iloc[0]}; give faults of any chip, MemoryFault(mode)")
-    if len(other := trials[trials["error_mapping"] != geometry.mapping]):
-        raise ValueError(f"damage holds {other['error_model'].iloc[0]}; geometry maps words {geometry.mapping!r}")
-
-
-def _with_hits(trials: "pd.DataFrame", hits: Mapping[str, Fit]) -> "pd.DataFrame":
-    """The trials with a column `hits`: each one's part of the faults a day of its mode."""
-    hits_per_day = np.zeros(len(trials))
-    for (_, mode), rows in trials.groupby(["mitigation", "error_mode"]).indices.items():
-        hits_per_day[rows] = hits[mode].total * Strata.of(trials.iloc[rows]).shares
-    return trials.assign(hits=hits_per_day)
-
-
-def _modes(
-    trials: "pd.DataFrame", hits: Mapping[str, Fit], anywhere: Mapping[str, float], cured: float, repaired: float
-) -> "pd.DataFrame":
-    """`Fleet.modes`, from the mean days that transient and permanent faults are active."""
-    import pandas as pd
-
-    summary, measured = trials, (*MEASURED, _UNCORRECTABLE)
-    if len(trials):
-        summary = summarise(trials, measured, bounds=dict.fromkeys(("stopped", _UNCORRECTABLE), (0, 1)))
-        summary = corrected_exactly(summary, trials, ["mitigation", "error_mode"], measured)
-        without = {f"{_UNCORRECTABLE}{end}": summary[f"{_UNCORRECTABLE}{end}"].fillna(0.0) for end in ENDS}
-        summary = summary.assign(**without)  # where no code is, none leaves a word
-    columns = ["mitigation", "error_mode", "n", *(f"{name}{end}" for name in measured for end in ENDS)]
-    rates = pd.DataFrame(
-        [hits[mode] for mode in summary["error_mode"]], summary.index, ["transient", "permanent"], float
-    )
-    rates["active"] = cured * rates["transient"] + repaired * rates["permanent"]
-    rates["anywhere"] = summary["error_mode"].map(anywhere).astype(float)
-    return summary.reindex(columns=columns).join(rates)
-
-
-def _check_complete(modes: "pd.DataFrame", names: Sequence[str], hits: Mapping[str, Fit]) -> None:
-    conditions = Counter(zip(modes["mitigation"], modes["error_mode"], strict=True))
-    for name, mode in product(names, hits):
-        if (count := conditions[name, mode]) != 1:
-            raise ValueError(f"damage holds {count} conditions of mode {mode!r} under {name!r}; it must hold one")
 
 
 def _summed(
