@@ -20,6 +20,7 @@ from drsrobust.data import Split
 from drsrobust.evaluation.cached_outputs import CachedOutputs
 from drsrobust.evaluation.dataflow import Dataflow, trace_dataflow
 from drsrobust.evaluation.gradients import gradients
+from drsrobust.evaluation.hit_units import HitUnits
 from drsrobust.evaluation.lookups import IN_MEMORY, BatchLookups, SplitLookups
 from drsrobust.evaluation.passes import OtherRows, Passes
 from drsrobust.injection import ErrorMap
@@ -130,6 +131,7 @@ class AffectedRows(Passes):
             self._try_regrouped()
             self._try_without_padding()
         self.scores.flags.writeable = False
+        self._units = HitUnits(model, flow, self.cached)
         self.all_rows = self.everything or self.all_rows
         self._warned: set[str] = set()
         self._is_part = False
@@ -327,6 +329,10 @@ class AffectedRows(Passes):
         hit, everywhere = affected.dense | affected.tables, affected.dense and affected.batches is None
         if affected.batches is not None:
             scores = self._some_batches(hit, affected.rows, affected.batches)
+        elif everywhere and (changed := self._changed(affected)) is not None:
+            scores = self.scores.copy()
+            if len(changed):
+                scores[changed] = self._by_themselves(changed, scores)
         elif len(affected.rows) > (MAX_SHARE_ALONE_DENSE if everywhere else MAX_SHARE_ALONE) * self.n:
             scores = self._in_their_batches(hit)
         else:
@@ -346,8 +352,17 @@ class AffectedRows(Passes):
                 self._replayable.clear()
             self._replayable[hit] = self.flow.replayable(hit, self.cached.modules)
         chosen = range(len(self.batches)) if numbers is None else numbers.tolist()
-        with self.cached.replaying(self._replayable[hit], self.batches, chosen) as batches:
+        replaying = self.cached.replaying(self._replayable[hit], self.batches, chosen)
+        with self._units.answering(hit), replaying as batches:
             return self._scored(batches, sum(len(range(self.n)[self._range(number)]) for number in chosen))
+
+    def _changed(self, affected: Affected) -> np.ndarray | None:
+        """The few rows that errors affect, where those in dense tensors change few rows of the first layer's output; else None."""
+        most = MAX_SHARE_ALONE_DENSE * self.n
+        if self._split is None or self.all_rows is not None or len(affected.rows) > most:
+            return None
+        changed = self._units.changed(affected.dense, np.diff(self._ends, prepend=0).tolist(), most)
+        return None if changed is None else np.union1d(changed, affected.rows)
 
     def _some_batches(self, hit: int, affected: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         """Scores [n], computed again in the batches of affected rows; the other rows there must stay as they are."""

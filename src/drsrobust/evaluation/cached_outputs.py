@@ -22,6 +22,7 @@ class CachedOutputs:
     Attributes:
         batches: number of batches with cached outputs.
         nbytes: their memory; storage that several outputs share counts once.
+        batch: number of the batch that is scored, where its outputs are cached; else None.
     """
 
     def __init__(self, modules: dict[str, nn.Module], budget: int) -> None:
@@ -29,7 +30,7 @@ class CachedOutputs:
         self._outputs: list[dict[str, list[Any]]] = []
         self._storages: dict[int, int] = {}
         self.nbytes = 0
-        self._batch: int | None = None
+        self.batch: int | None = None
         self._calls: dict[str, int] = {}
 
     @property
@@ -40,6 +41,12 @@ class CachedOutputs:
     @property
     def batches(self) -> int:
         return len(self._outputs)
+
+    def takes(self, nbytes: int) -> bool:
+        """Counts further memory, if there is room for it."""
+        room = self.nbytes + nbytes <= self._budget
+        self.nbytes += nbytes if room else 0
+        return room
 
     def drop(self, number: int) -> None:
         """Forgets the outputs of batch `number`, if it has any, and of all later ones."""
@@ -55,8 +62,8 @@ class CachedOutputs:
         def record(name: str, forward: ModuleForward) -> ModuleForward:
             def recorded(*args, **kwargs):
                 output = forward(*args, **kwargs)
-                if self._batch is not None:
-                    self._outputs[self._batch].setdefault(name, []).append(output)
+                if self.batch is not None:
+                    self._outputs[self.batch].setdefault(name, []).append(output)
                 return output
 
             return recorded
@@ -64,12 +71,12 @@ class CachedOutputs:
         def one_by_one() -> Iterator:
             nonlocal full
             for batch in batches:
-                self._batch = None
+                self.batch = None
                 if not full:
-                    self._batch = len(self._outputs)
+                    self.batch = len(self._outputs)
                     self._outputs.append({})
                 yield batch
-                if self._batch is not None:
+                if self.batch is not None:
                     memory = _memory(self._outputs[-1])
                     taken = sum(size for address, size in memory.items() if address not in self._storages)
                     if self.nbytes + taken > self._budget:
@@ -78,42 +85,42 @@ class CachedOutputs:
                     else:
                         self._storages |= memory
                         self.nbytes += taken
-            self._batch = None
+            self.batch = None
 
         try:
             with intercepted({} if full else self._modules, record):
                 yield one_by_one()
         finally:
-            self._batch = None
+            self.batch = None
 
     @contextmanager
     def replaying(self, names: set[str], batches: Sequence[Any], numbers: Iterable[int]) -> Iterator[Iterator]:
         """Yields an iterator over the batches of these numbers; meanwhile a call of a named module returns its cached output of
         the batch."""
-        self._batch = None
+        self.batch = None
 
         def answer(name: str, forward: ModuleForward) -> ModuleForward:
             def answered(*args, **kwargs):
-                if self._batch is None:  # also if an interrupt left this in place of the forward
+                if self.batch is None:  # also if an interrupt left this in place of the forward
                     return forward(*args, **kwargs)
                 number = self._calls.get(name, 0)
                 self._calls[name] = number + 1
-                return self._outputs[self._batch][name][number]
+                return self._outputs[self.batch][name][number]
 
             return answered
 
         def one_by_one() -> Iterator:
             for number in numbers:
-                self._batch = number if number < len(self._outputs) else None
+                self.batch = number if number < len(self._outputs) else None
                 self._calls = {}
                 yield batches[number]
-            self._batch = None
+            self.batch = None
 
         try:
             with intercepted({name: module for name, module in self._modules.items() if name in names}, answer):
                 yield one_by_one()
         finally:
-            self._batch = None
+            self.batch = None
 
 
 def _memory(outputs: dict[str, list[Any]]) -> dict[int, int]:

@@ -182,7 +182,9 @@ class Dataflow:
         for name, seen in other.calls.items():
             calls = self.calls.setdefault(name, seen)
             calls.reads |= seen.reads
+            calls.inputs |= seen.inputs
             calls.whole &= seen.whole
+            calls.once &= seen.once
             calls.parents |= seen.parents
 
     def of_batches(self, effects: list[int]) -> "Dataflow":
@@ -215,7 +217,10 @@ class Calls:
     """All calls of one module."""
 
     reads: int = 0
+    inputs: int = 0  # tensors that its arguments depend on
     whole: bool = True  # it has no effect but its output, which nothing changes later
+    once: bool = True  # in each batch that calls it
+    last: int | None = None  # batch that called it
     parents: set[str | None] = field(default_factory=set)
 
 
@@ -360,6 +365,9 @@ class _Dispatch(TorchDispatchMode):
             call = _Call(name, next(self._numbers))
             calls = self._flow.calls.setdefault(name, Calls())
             calls.parents.add(self._open[-1].name if self._open else None)
+            calls.inputs |= self.depends((args, kwargs)) | self.control
+            calls.once &= calls.last != (batch := len(self._flow.effects))
+            calls.last = batch
             self._open.append(call)
             try:
                 output = forward(*args, **kwargs)
