@@ -331,7 +331,9 @@ def test_rows_of_batches_that_read_different_tensors():
     sizes = [len(batch["ids"]) for batch in batches]
     domains, number = (np.repeat(one, sizes) for one in ([batch["domain"] for batch in batches], range(len(batches))))
     evaluator = Evaluator(
-        Branches().eval(), dr.data.from_batches(batches), forward=lambda model, batch: model(batch["ids"], batch["domain"])
+        Branches().eval(),
+        dr.data.from_batches(batches),
+        forward=lambda model, batch: model(batch["ids"], batch["domain"]),
     )
     model, reach, golden = evaluator.model, evaluator._reach, evaluator.golden.scores
     assert not reach.flow.uniform and reach.few_rows() is None and evaluator.full_run is None

@@ -185,7 +185,9 @@ class CampaignFile:
         if self.model.forward == BY_NAME:
             if not isinstance(data, Dataset):
                 raise ValueError(f"model.forward = {BY_NAME!r} needs rows with columns")
-            lists = {feature.name: data.test.sparse[feature.name].lengths is not None for feature in data.schema.features}
+            lists = {
+                feature.name: data.test.sparse[feature.name].lengths is not None for feature in data.schema.features
+            }
             forward: Callable | None = ByName.of(model, [*data.schema.dense], lists)
         else:
             forward = self._own.imported("model.forward", self.model.forward)

