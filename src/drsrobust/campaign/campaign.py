@@ -161,14 +161,17 @@ class Campaign(StoredTrials):
         self._headline = next(iter(self.headlines), None)
         self._scheduled = ("condition", "trial", *(each.name for each in self.headlines[:1]), "seconds")
         self._where_possible = sampling is None
-        self._critical_bits = _critical_bits(sampling, self._headline)
-        self.conditions = self._grid()
+        if sampling is None:  # without a headline no loss is known, by which strata get their trials
+            sampling = STRATIFIED if evaluator.on_first(lambda: self._headline is not None) else PLAIN
+        self._critical_bits = _critical_bits(sampling)
+        conditions = grid(evaluator.model, self._triples)
+        _check_distinct(conditions)
+        for condition in conditions:
+            condition.check(evaluator.model)
+        _check_mitigations(conditions, evaluator.model)
+        self.conditions = self._stratified(conditions)
         if self._where_possible and self.conditions[0].stratum is None:
             self._critical_bits = None  # the same campaign as with plain maps
-        _check_distinct(self.conditions)
-        for condition in self.conditions:
-            condition.check(evaluator.model)
-        _check_mitigations(self.conditions, evaluator.model)
         if self._critical_bits is not None and (text := raised_to_least(self.conditions, self.trials)):
             logging.getLogger(__name__).warning(text)
         self._what, missing = self._definition()
@@ -318,7 +321,7 @@ class Campaign(StoredTrials):
         restore_leftovers(self.evaluator.model)
         if not self.evaluator.unchanged():
             raise ValueError("the model has changed since its Evaluator was made; make a new Evaluator for it")
-        self.conditions = self._grid()  # the model's tensors may have moved
+        self.conditions = self._stratified(grid(self.evaluator.model, self._triples))  # its tensors may have moved
         self._check_code(any_of=partial(self._runner.any_of, self.evaluator))
         runner = self._runner(self.evaluator, self.conditions, self._options)
         if self._runner.follows(self.evaluator):
@@ -385,11 +388,10 @@ class Campaign(StoredTrials):
     def _worker_spec(self, workers: int) -> AbstractContextManager[TrialSpec]:
         return worker_files(self.evaluator, self.conditions, self.store.folder, self._options, workers)
 
-    def _grid(self) -> list[Condition]:
-        conditions = grid(self.evaluator.model, self._triples)
-        if self._critical_bits is not None:
-            conditions = stratified(conditions, self._critical_bits, where_possible=self._where_possible)
-        return conditions
+    def _stratified(self, conditions: list[Condition]) -> list[Condition]:
+        if self._critical_bits is None:
+            return conditions
+        return stratified(conditions, self._critical_bits, where_possible=self._where_possible)
 
     def _new_schedule(self) -> Schedule:
         if self._critical_bits is None:
@@ -422,10 +424,8 @@ class Campaign(StoredTrials):
         return table.select(columns).append_column(STRATUM, names.take(table["condition"].combine_chunks()))
 
 
-def _critical_bits(sampling: str | CriticalBits | None, headline: Headline | None) -> CriticalBits | None:
-    """The bits by which trials are stratified; None: plain maps, as where no loss is known by which strata get their trials."""
-    if sampling is None:
-        sampling = PLAIN if headline is None else STRATIFIED
+def _critical_bits(sampling: str | CriticalBits) -> CriticalBits | None:
+    """The bits by which trials are stratified; None: plain maps."""
     if not isinstance(sampling, CriticalBits):
         check_choice("sampling", sampling, SAMPLING)
         if sampling == PLAIN:

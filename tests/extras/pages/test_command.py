@@ -53,7 +53,8 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "own_towers.py").write_text(MODULE)
     page = (ROOT / "docs" / "your_model.md").read_text()
     (example,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
-    text = example.replace("my_models", "own_towers").replace("trials = 100", 'trials = 4\nstore = "trials"')
+    few = 'trials = 4\nsampling = "plain"\nstore = "trials"'
+    text = example.replace("my_models", "own_towers").replace("trials = 100", few)
     (tmp_path / "study.toml").write_text(text)
     generator = torch.Generator().manual_seed(0)
     columns = {"age": torch.randn(600, generator=generator).numpy()}
@@ -173,6 +174,7 @@ def test_a_model_and_rows_of_this_library(folder):
     """)
     campaign = dr.read_campaign(folder / "study.toml")
     assert len(campaign.evaluator.rows) == 200 and campaign.evaluator.name == "wide_deep"
+    assert campaign.conditions[-1].stratum.name != "all"  # the default
     found = list(dict.fromkeys(str(one.error_model) for one in campaign.conditions))
     assert found == ["SingleBit(bit=29)", "SingleBit(bit=30)", "FixedCount(k=3)"]
 
