@@ -51,6 +51,8 @@ def write_results(sweep: Sweep, folder: Path, outcomes: Mapping[str, Outcome], r
     first = ["point", *sweep.varied, "figure"]
     together = pd.concat(rows) if rows else pd.DataFrame(columns=first)
     write_csv(together[[*first, *(name for name in together if name not in first)]], folder / "sweep.csv", digits=None)
+    for earlier in (folder / "figures").rglob(f"{RESULT}.*"):
+        earlier.unlink()
     numbers, missing = {}, ""
     try:
         if result and tables:
