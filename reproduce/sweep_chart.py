@@ -68,6 +68,8 @@ def draw_result(averages: Averages, label: str, at: str = "") -> "Axes":
                 ax.errorbar(shifted, line[column], yerr=bars, capsize=2.5, markersize=5, linewidth=1.4, **style)
         ax.set(xscale="log" if axis.is_log else "linear", yscale="log" if _spans(ends) else "linear", title=title)
         _ticks(ax, axis, _LETTERS // across)
+        if not axis.is_numeric:
+            ax.set_xlim(-0.5, len(axis.places) - 0.5)
         if max(map(abs, ends)) < _SMALL and not _spans(ends):
             ax.yaxis.set_major_formatter(lambda value, _: plain_number(value))
         is_lowest = place + across >= len(groups)

@@ -1,6 +1,7 @@
 """The results of a sweep: one table of parameters and figures' rows, its result, figures over all points, and a page."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from reproduce.plan import duration
 from reproduce.runner import Outcome
 from reproduce.sweep import Sweep
 from reproduce.sweep_chart import draw_result, grouped
-from reproduce.sweep_result import PANELS, SEED, Result, average, averaged, chosen, means_by, panel_columns
+from reproduce.sweep_result import PANELS, SEED, Averages, Result, average, averaged, chosen, means_by, panel_columns
 
 # What curves are drawn of, where a figure's CSV has it with its interval at several rates; the first that is there.
 MEASURES = {"recovery": "share of the lost AUC regained", "auc": "AUC", "auc_drop": "loss of AUC", "pvf": "PVF"}
@@ -50,6 +51,8 @@ def write_results(sweep: Sweep, folder: Path, outcomes: Mapping[str, Outcome], r
     first = ["point", *sweep.varied, "figure"]
     together = pd.concat(rows) if rows else pd.DataFrame(columns=first)
     write_csv(together[[*first, *(name for name in together if name not in first)]], folder / "sweep.csv", digits=None)
+    for earlier in (folder / "figures").rglob(f"{RESULT}.*"):
+        earlier.unlink()
     numbers, missing = {}, ""
     try:
         if result and tables:
@@ -102,7 +105,7 @@ def _result(
         draw_result(averages, label),
         RESULT,
         averages.table,
-        f"{words['caption'].removesuffix('.')}; {averages.over}.",
+        _caption(averages, words),
         details=f"Column {result.column} of {result.figure}.csv."
         + (f" {failed} of {len(sweep.points)} points have none." if failed else ""),
         title=f"{result.figure}: {title}",
@@ -116,6 +119,12 @@ def _result(
         ends = rows[["point", column, f"{column}_low", f"{column}_high"]].to_numpy()
         columns[f"{label}{f': {name}' if name else ''}"] = {one[0]: (one[1], _cell(*one[1:])) for one in ends}
     return columns
+
+
+def _caption(averages: Averages, words: Mapping[str, Any]) -> str:
+    """What the bars are, and the first sentence about the figure of a point, whose further ones explain its own marks."""
+    of = re.split(r"(?<=\.) (?=[A-Z])", words["caption"])[0]
+    return f"{averages.over[:1].upper()}{averages.over[1:]}. The figure of each point: {of}"
 
 
 def _cell(value: float, low: float, high: float) -> str:
@@ -182,11 +191,10 @@ def _draw(figure: str, table: pd.DataFrame, curves: Curves, sweep: Sweep, folder
     label, by = MEASURES[curves.measure], ", ".join(lines)
     averages = means_by(drawn, curves.measure, "ber", lines, curves.keys)
     title = f"{figure}: {label} against the bit error rate{by and f', by {by}'}{some}"
-    caption = f"{words['caption'].removesuffix('.')}; {averages.over}."
     details = f"{table['point'].iloc[0]}: {words['details']}" if words["details"] else ""
     options = {"details": details, "timed": words["timed"], "appendix": words["appendix"], "folder": folder / "figures"}
     ax = draw_result(averages, label, "bit error rate (flips per stored bit)")
-    save(ax, figure, averages.table, caption, title=title, **options)
+    save(ax, figure, averages.table, _caption(averages, words), title=title, **options)
 
 
 def _pictures(figure: str, table: pd.DataFrame, folder: Path) -> dict[str, Any]:
