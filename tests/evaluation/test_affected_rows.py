@@ -331,7 +331,9 @@ def test_rows_of_batches_that_read_different_tensors():
     sizes = [len(batch["ids"]) for batch in batches]
     domains, number = (np.repeat(one, sizes) for one in ([batch["domain"] for batch in batches], range(len(batches))))
     evaluator = Evaluator(
-        Branches().eval(), dr.data.from_batches(batches), forward=lambda model, batch: model(batch["ids"], batch["domain"])
+        Branches().eval(),
+        dr.data.from_batches(batches),
+        forward=lambda model, batch: model(batch["ids"], batch["domain"]),
     )
     model, reach, golden = evaluator.model, evaluator._reach, evaluator.golden.scores
     assert not reach.flow.uniform and reach.few_rows() is None and evaluator.full_run is None
@@ -409,7 +411,7 @@ def test_one_rerun_in_fifty_is_compared_with_a_full_run(splits, monkeypatch):
     real = evaluator._reach.full
     monkeypatch.setattr(evaluator._reach, "full", lambda: full.append(trial) or real())
     with inject(model, FixedCount(1, bits=(3,)), "deep_mlp", seed=1) as error_map:
-        for trial in range(1, 160):
+        for trial in range(1, 160):  # noqa: B007
             evaluator.rerun(error_map)
     assert full == [51, 102, 153] and evaluator.full_run is None
 

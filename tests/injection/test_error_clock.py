@@ -22,7 +22,8 @@ def test_against_the_oracle(n, seed, summand, rate):
 
 # Few and many arrivals a block, picked, sorted and marked ones; several blocks, of which the last is cut.
 @pytest.mark.parametrize(
-    ("n", "rate"), [(3_145_733, 1e-6), (9_437_189, 1.1e-5), (2_097_155, 2e-5), (1_500_000, 3e-4), (5000, 0.3), (70, 0.999)]
+    ("n", "rate"),
+    [(3_145_733, 1e-6), (9_437_189, 1.1e-5), (2_097_155, 2e-5), (1_500_000, 3e-4), (5000, 0.3), (70, 0.999)],
 )
 def test_many_blocks_against_the_oracle(n, rate):
     slow = Clock(n, 2**63 + 5, 2**32 - 1)

@@ -184,7 +184,12 @@ class _Search:
         if not any(gradient is not None for gradient in self._golden.values()):
             raise ValueError(f"no tensor of target {str(allowed.target)!r} has a gradient")
         self._template = replace(
-            FixedCount(1).sample(self._space, seed=0), error_model="worst case", n_sites=None, n_events=None, requested_rate=None, sources=()
+            FixedCount(1).sample(self._space, seed=0),
+            error_model="worst case",
+            n_sites=None,
+            n_events=None,
+            requested_rate=None,
+            sources=(),
         )
         self._chosen = _none()
 

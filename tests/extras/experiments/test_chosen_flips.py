@@ -334,7 +334,10 @@ def test_candidates_and_the_choice_against_all_single_flips(dense_evaluator, can
         fewer = search._ranked()
         assert max(np.bincount(fewer.tensor * 64 + fewer.bit)) <= pool
     monkeypatch.undo()
-    for nothing in (np.zeros_like, lambda gradient: None):  # gradients that vanish: those of the model without errors rank
+    for nothing in (
+        np.zeros_like,
+        lambda gradient: None,
+    ):  # gradients that vanish: those of the model without errors rank
         monkeypatch.setattr(search, "_gradients", lambda n=nothing: {k: n(g) for k, g in search._golden.items()})
         assert len(search._ranked().word) > len(ranked.word) / 2
 
