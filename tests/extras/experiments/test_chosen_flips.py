@@ -286,6 +286,7 @@ class Checkered(StorageScreen):
 def test_candidates_and_the_choice_against_all_single_flips(dense_evaluator, candidates, options, monkeypatch):
     """The best 2 (or a 20th) of each tensor and bit, at most 4 (or a 10th) of a tensor; of these the lowest AUC stays."""
     evaluator, model = dense_evaluator, dense_evaluator.model
+    assert dr.worst_case.__kwdefaults__ == {"budget": 20, "allowed": None, "candidates": 40}
     found = dr.worst_case(evaluator, budget=3, allowed=dr.Allowed(**options), candidates=candidates)
     search, chosen, size = _Search(evaluator, dr.Allowed(**options), candidates), [], options.get("one_per", 0)
     tensors = search._space.tensors
