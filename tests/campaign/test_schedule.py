@@ -41,16 +41,6 @@ def test_each_trial_once_condition_by_condition():
     assert schedule.done and schedule.total == schedule.computed == 30 and schedule.conditions_done == 3
 
 
-def test_what_is_taken_back_comes_again():
-    schedule = Schedule([[0], [1]], 6)
-    first, other = schedule.take(2), schedule.take(2)
-    schedule.take_back(first)
-    schedule.add(finished(*other))
-    assert [work for work in everything(schedule, 8)] == [Chunk(0, (0, 1, 4, 5)), Chunk(1, tuple(range(6)))]
-    schedule.take_back(other)  # it has finished meanwhile: nothing to do
-    assert schedule.take(1) is None and schedule.done
-
-
 @pytest.mark.parametrize("window", [1, 3, 4096])
 @pytest.mark.parametrize("of", [None, 1, 3])
 def test_against_plain_sets(window, of, monkeypatch):
@@ -94,17 +84,6 @@ def test_against_plain_sets(window, of, monkeypatch):
                 limits |= dict.fromkeys(group, limits[condition] + size)
                 schedule._ask(int(condition == 1), limits[condition])
                 assert schedule.limit(condition) == limits[condition]
-
-
-def test_shards_share_out_all_trials_but_the_pilot():
-    shards = [Schedule([[0], [1]], 10, Shard(i, 3), pilots=[0, 4]) for i in range(3)]
-    for schedule in shards:
-        assert schedule.limit(1) == 4  # until the pilot has decided
-        schedule._ask(1, 8)
-    parts = [everything(schedule, 100) for schedule in shards]
-    assert [part[0].trials for part in parts] == [(0, 3, 6, 9), (1, 4, 7), (2, 5, 8)]
-    assert [part[1].trials for part in parts] == [(0, 1, 2, 3, 6), (0, 1, 2, 3, 4, 7), (0, 1, 2, 3, 5)]
-    assert [schedule.total for schedule in shards] == [9, 9, 8]
 
 
 @pytest.mark.parametrize(("age", "seconds"), [(0, SHORTEST_CHUNK), (100, 5), (1e6, LONGEST_CHUNK)])

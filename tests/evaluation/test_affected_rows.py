@@ -411,7 +411,7 @@ def test_one_rerun_in_fifty_is_compared_with_a_full_run(splits, monkeypatch):
     real = evaluator._reach.full
     monkeypatch.setattr(evaluator._reach, "full", lambda: full.append(trial) or real())
     with inject(model, FixedCount(1, bits=(3,)), "deep_mlp", seed=1) as error_map:
-        for trial in range(1, 160):
+        for trial in range(1, 160):  # noqa: B007
             evaluator.rerun(error_map)
     assert full == [51, 102, 153] and evaluator.full_run is None
 

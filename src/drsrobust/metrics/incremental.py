@@ -286,7 +286,7 @@ class BaselineMetrics:
         a full computation is faster. Scores of another dtype than the golden ones count as all changed.
         """
         scores, n = np.asarray(scores), len(self.golden)
-        if scores.size != n or max(scores.shape, default=0) != n:
+        if scores.size != n or n not in scores.shape:
             raise ValueError(f"scores of shape {scores.shape}; the golden ones are [{n}]")
         scores = scores.ravel()
         if changed is None:

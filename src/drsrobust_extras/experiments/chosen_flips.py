@@ -261,10 +261,8 @@ class _Search:
             gradients = self._gradients()
             if not any(gradient is not None and gradient.any() for gradient in gradients.values()):
                 gradients = self._golden
-            parts = [
-                self._of_tensor(number, gradient) for number, gradient in gradients.items() if gradient is not None
-            ]
-        flips = _Flips.joined([part for of_tensor in parts for part in of_tensor])
+            found = (self._of_tensor(number, array) for number, array in gradients.items() if array is not None)
+            flips = _Flips.joined([part for of_tensor in found for part in of_tensor])  # read while errors are there
         if (size := self._allowed.one_per) is not None:
             taken = self._blocks(self._chosen, size)
             flips = flips.take(~np.isin(self._blocks(flips, size), taken))

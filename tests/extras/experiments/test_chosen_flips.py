@@ -286,13 +286,15 @@ class Checkered(StorageScreen):
 def test_candidates_and_the_choice_against_all_single_flips(dense_evaluator, candidates, options, monkeypatch):
     """The best 2 (or a 20th) of each tensor and bit, at most 4 (or a 10th) of a tensor; of these the lowest AUC stays."""
     evaluator, model = dense_evaluator, dense_evaluator.model
+    assert dr.worst_case.__kwdefaults__ == {"budget": 20, "allowed": None, "candidates": 40}
     found = dr.worst_case(evaluator, budget=3, allowed=dr.Allowed(**options), candidates=candidates)
     search, chosen, size = _Search(evaluator, dr.Allowed(**options), candidates), [], options.get("one_per", 0)
     tensors = search._space.tensors
     golden = [tensor.memory.detach().numpy().ravel().copy() for tensor in tensors]
 
     def flipped(values, word, bit):
-        return (values[word : word + 1].view(np.uint32) ^ np.uint32(1 << bit)).view(np.float32).astype(float)
+        with np.errstate(invalid="ignore"):  # of signalling NaN
+            return (values[word : word + 1].view(np.uint32) ^ np.uint32(1 << bit)).view(np.float32).astype(float)
 
     for row in found.flips.itertuples():
         scores, taken = {}, {(number, word * 4 // size) for number, word, _ in chosen} if size else set()
@@ -320,17 +322,18 @@ def test_candidates_and_the_choice_against_all_single_flips(dense_evaluator, can
         number, word, bit = places[int(np.argmin(aucs))]
         assert (row.tensor, row.word, row.bit, row.auc) == (tensors[number].name, word, bit, min(aucs))
         assert row.row == np.unravel_index(word, tensors[number].shape)[0]
-        assert (row.before, row.after) == (golden[number][word], flipped(golden[number], word, bit)[0])
+        values = golden[number][word], flipped(golden[number], word, bit)[0]
+        assert np.array_equal((row.before, row.after), values, equal_nan=True)
         chosen.append((number, word, bit))
         search._chosen = _Flips.joined([search._chosen, moves[int(np.argmin(aucs))]])
     assert found.measure(evaluator)["flips"].tolist() == list(range(len(chosen) + 1))
-    ranked = search._ranked()
+    ranked, before = search._ranked(), [move.score[0] for move in search._moves()]
+    few = candidates < 100 and not size and "passes" not in options  # which are left out after the cut
     for pool in range(2, 9):  # more of a bit than are asked for change nothing
         monkeypatch.setattr("drsrobust_extras.experiments.chosen_flips._POOL", pool)
-        assert candidates == 100 or [move.score[0] for move in search._moves()] == [
-            move.score[0] for move in search._moves()
-        ]
-        assert max(np.bincount(search._ranked().tensor * 64 + search._ranked().bit)) <= pool
+        assert not few or [move.score[0] for move in search._moves()] == before
+        fewer = search._ranked()
+        assert max(np.bincount(fewer.tensor * 64 + fewer.bit)) <= pool
     monkeypatch.undo()
     for nothing in (
         np.zeros_like,

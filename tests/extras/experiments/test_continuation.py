@@ -158,6 +158,19 @@ def test_an_action_has_its_detectors_in_its_name():
     assert RollBack(on=["loss_spike", "non_finite"]).name == "roll_back_on_loss_spike_or_non_finite"
 
 
+class Always(NonFinite):
+    name = "always"
+
+    def alarm(self, reading, past):
+        return True
+
+
+def test_nobody_watches_before_the_error(continuation, clean):
+    follow = copy.copy(continuation)
+    follow.detectors = (Always(),)
+    assert outcome(follow, clean, dr.BitFlip(0.0), STORED)[0].first_alarm == {"always": 1}
+
+
 @pytest.mark.parametrize(
     ("since", "action", "triggers", "watching"),
     [

@@ -72,7 +72,7 @@ def test_by_hand():
 
 def test_intervals_are_of_the_modes_by_recovered_variances():
     rates = ROWS | {"bank": Fit(4e5, 0.0)}
-    trials = damage((0.2, 0.4, 0.3, 0.1), (0.1, -0.3, 0.0, 0.02), ("row", "bank"))
+    trials = damage((0.2, 0.4, 0.3, 0.1), (0.1, -0.15, 0.0, 0.02), ("row", "bank"))
     fleet = dr.fleet(trials.assign(nan_share=[0.0, 0.1, 0.0, 0.2] * 2), MODEL, rates=rates, **OPTIONS)
     row, modes = row_of(fleet.table()), fleet.modes
     for name, metric, weight in (
