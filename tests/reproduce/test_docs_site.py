@@ -123,6 +123,15 @@ def test_published_notebooks_have_results_and_no_trace_of_the_machine(tmp_path, 
     assert "AUC 0.8 in" in (tmp_path / "00_quickstart.ipynb").read_text()
 
 
+@pytest.mark.parametrize(
+    ("words", "page"), [("Hugging Face", "your_model"), ("resume", "campaigns"), ("papermill", "sweeps")]
+)
+def test_what_people_search_for_is_an_entry_of_one_page(source, words, page):
+    """The search shows entries of the index first."""
+    found = [path.stem for path in source.glob("*.md") if f"```{{index}} ! {words}\n" in path.read_text()]
+    assert found == [page]
+
+
 def test_links_lead_to_pages_and_code_stays():
     pages = {"docs/data.md": "data.md"}
     text = "[`a`](data.md#x) [b](../LICENSE) [c](https://a.b) `[d](data.md)` ![e](../figures/a.svg) [f](#g)"
