@@ -17,6 +17,7 @@ from drsrobust._files import new_folder
 from drsrobust_extras.pages.plots.save import read_words
 from reproduce.docs_api import notebook_section, sections, write_api
 from reproduce.notebooks import FIGURES, ROOT, all_notebooks
+from reproduce.published_notebooks import FOLDER, published_folder
 from reproduce.readme_tables import GALLERY_BEGIN, GALLERY_END
 
 GUIDES = {  # in the order of the navigation, and in which examples of public names are looked for
@@ -81,7 +82,7 @@ def write_source(folder: Path, notebooks: Path | None) -> None:
     lines = [f"{name} = {value!r}" for name, value in (SETTINGS | {"release": dr.__version__}).items()]
     (folder / "conf.py").write_text("\n".join([*lines, "from reproduce.docs_site import setup"]) + "\n")
     shutil.copy(Path(__file__).with_name("site.css"), folder)
-    shutil.copytree(FIGURES, folder / "figures", ignore=shutil.ignore_patterns("*.md"))
+    shutil.copytree(FIGURES, folder / "figures", ignore=shutil.ignore_patterns("*.md", FOLDER))
     names = list(all_notebooks())
     for name in names:
         _write_notebook(folder / f"{name}.ipynb", notebooks)
@@ -92,6 +93,7 @@ def write_source(folder: Path, notebooks: Path | None) -> None:
     pages |= {f"notebooks/{name}.ipynb": f"{name}.ipynb" for name in names} | {
         "notebooks/index.ipynb": "notebooks.ipynb"
     }
+    pages |= {f"figures/{FOLDER}": "notebooks.ipynb"} | {f"figures/{FOLDER}/{name}.ipynb": f"{name}.ipynb" for name in names}
     read = {path: (ROOT / path).read_text() for path in ("README.md", *texts.values())}
     for name, path in texts.items():
         text = _pictures(read[path]) if name == "figures" else read[path]
@@ -218,6 +220,7 @@ def _write_notebook(path: Path, executed: Path | None) -> None:
 def _write_index(path: Path, names: list[str]) -> None:
     """Writes the index of notebooks, with their pages below it."""
     index = nbformat.read(ROOT / "notebooks" / "index.ipynb", as_version=4)
+    index.cells = [cell for cell in index.cells if cell.id != "results"]  # the site's pages have them
     index.cells.append(nbformat.v4.new_markdown_cell("\n".join(_toctree(names, ":hidden:")), id="pages"))
     nbformat.write(index, path)
 
@@ -257,9 +260,9 @@ def main(arguments: list[str] | None = None) -> int:
     from sphinx.cmd.build import build_main
 
     parser = argparse.ArgumentParser(prog="python -m reproduce.docs_site", description=__doc__)
-    parser.add_argument("--profile", default="laptop", help="whose executed notebooks are shown, if there are any")
+    parser.add_argument("--profile", default="laptop", help="whose executed notebooks are shown where none are published")
     options = parser.parse_args(arguments)
-    executed = ROOT / "build" / options.profile / "notebooks"
+    executed = published_folder() or ROOT / "build" / options.profile / "notebooks"
     build = ROOT / "build" / "docs"
     with new_folder(build / "source") as source:
         write_source(source, executed)

@@ -8,6 +8,7 @@ import pandas as pd
 
 from drsrobust_extras.pages.plots.save import read_words
 from drsrobust_study.fleet_risk import worded
+from reproduce.published_notebooks import FOLDER
 from reproduce.quantities import message, with_message
 from reproduce.readme_tables import taken
 from reproduce.statements import TABLE, load_statements, statements_of
@@ -50,14 +51,21 @@ def figures_page(figures: Path, run: dict[str, Any]) -> str:
                 words["caption"],
                 "",
             ]
-            files = f"[SVG]({name}.svg), [CSV](data/{name}.csv), [{notebook}](../notebooks/{notebook}.ipynb)"
+            files = f"[SVG]({name}.svg), [CSV](data/{name}.csv), {_notebook(figures, notebook)}"
             lines += [f"`{name}`: {files}; `.venv/bin/python -m reproduce {notebook}`; {_answer(notebook)}."]
     risk = figures / f"{FLEET}.csv"
     if risk.is_file():
         lines += ["", "## Tables", "", f'<a id="{FLEET}"></a>', "", *_fleet_table(risk), ""]
-        files = f"[CSV]({FLEET}.csv), [{FLEET}](../notebooks/{FLEET}.ipynb)"
+        files = f"[CSV]({FLEET}.csv), {_notebook(figures, FLEET)}"
         lines += [f"`{FLEET}`: {files}; `.venv/bin/python -m reproduce {FLEET}`; {_answer(FLEET)}."]
     return "\n".join(lines) + "\n"
+
+
+def _notebook(figures: Path, name: str) -> str:
+    """Links to a notebook, and to what the published run made of it where that is there."""
+    executed = f"{FOLDER}/{name}.ipynb"
+    words = f" ([with its results]({executed}))" if (figures / executed).is_file() else ""
+    return f"[{name}](../notebooks/{name}.ipynb){words}"
 
 
 def _fleet_table(path: Path) -> list[str]:

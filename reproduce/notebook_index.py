@@ -14,6 +14,7 @@ import nbformat
 from drsrobust._files import new_file
 from drsrobust._provenance import machine
 from reproduce.notebooks import ROOT, Notebook, all_notebooks
+from reproduce.published_notebooks import FOLDER, published_folder
 from reproduce.runner import environment, locked, run_notebook
 from reproduce.statements import statements_of
 
@@ -34,6 +35,8 @@ generates its own.
 
 New here? Open [00_quickstart](00_quickstart.ipynb). A shell runs any of them too, with other parameters:
 `python -m reproduce 03_ber_sweep 'bers=[1e-6,1e-5]' models=dlrm`; `make reproduce` runs them all and writes a report."""
+
+RESULTS = f"With their results, without running anything: [the published run](../figures/{FOLDER})."
 
 
 def index_notebook(notebooks: dict[str, Notebook], guide: str, measured: list[dict[str, str]]) -> nbformat.NotebookNode:
@@ -58,6 +61,8 @@ def index_notebook(notebooks: dict[str, Notebook], guide: str, measured: list[di
     words = OPENING.format(table="\n".join(lines), times=taken if measured else "Times were not measured yet.")
     made = nbformat.v4.new_notebook(metadata={"kernelspec": KERNEL, "language_info": {"name": "python"}})
     made.cells = [nbformat.v4.new_markdown_cell(words, id="0")]
+    if published_folder():
+        made.cells += [nbformat.v4.new_markdown_cell(RESULTS, id="results")]
     return made
 
 

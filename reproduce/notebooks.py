@@ -9,7 +9,7 @@ from typing import Any
 
 from drsrobust._choices import unknown
 from drsrobust._types import fits
-from drsrobust_study.notebook import check_types
+from drsrobust_study.notebook import check_values
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "figures"  # the published ones
@@ -45,19 +45,19 @@ class Notebook:
     result: str = ""
 
     def check(self, values: dict[str, Any]) -> None:
-        """Checks names and types of values.
+        """Checks names, types and bounds of values.
 
         Raises:
-            ValueError: an unknown parameter.
+            ValueError: an unknown parameter, or a number out of its bounds.
             TypeError: a value of another type.
         """
         for name in values:
             if name not in self.parameters:
                 raise unknown(f"parameter of {self.name}", name, self.parameters)
         try:
-            check_types(values, {name: parameter.annotation for name, parameter in self.parameters.items()})
-        except TypeError as error:
-            raise TypeError(f"{self.name}: {error}") from None
+            check_values(values, {name: parameter.annotation for name, parameter in self.parameters.items()})
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{self.name}: {error}") from None
 
 
 def all_notebooks() -> dict[str, Notebook]:

@@ -13,9 +13,11 @@ from drsrobust._locks import exclusive
 from reproduce import other_papers
 from reproduce.bundle import altered_figures
 from reproduce.figures_page import figures_page
+from reproduce.notebook_index import write_index
 from reproduce.notebooks import FIGURES, ROOT
 from reproduce.package import write_package
 from reproduce.profiles import JUDGED
+from reproduce.published_notebooks import FOLDER, write_notebooks
 from reproduce.readme_tables import (
     FRONT,
     MODELS,
@@ -40,8 +42,8 @@ def publish(
     paper: Path = ROOT / "paper",
     cached: bool = False,
 ) -> list[str]:
-    """Copies a run's figures, tables, verdicts and record to `target`, in place of all earlier files, and writes `CLAIMS.md`
-    and `README.md` there, and what the README, the guides to models and protections, and the article say of them. It makes no
+    """Copies a run's figures, tables, verdicts, record and executed notebooks (`notebooks/`) to `target`, in place of all earlier
+    files, and writes `CLAIMS.md` and `README.md` there, and what the README, the guides to models and protections, and the article say of them. It makes no
     number, verdict or sum of its own.
 
     Args:
@@ -53,7 +55,7 @@ def publish(
         the names of the files in `target`.
 
     Raises:
-        FileNotFoundError, ValueError: as `checked_run`; or `cached` is not given for such a run.
+        FileNotFoundError, ValueError: as `checked_run` and `write_notebooks`; or `cached` is not given for such a run.
     """
     run, source = checked_run(profile, build), build / profile / "figures"
     if run["cached"] and not cached:
@@ -64,6 +66,7 @@ def publish(
     names = [name for outcome in run["notebooks"] for name in outcome["figures"]]
     with exclusive(build / "publish"), new_folder(target) as part:
         shutil.copytree(source, part, dirs_exist_ok=True)
+        write_notebooks([build / profile / outcome["output"] for outcome in run["notebooks"]], part / FOLDER)
         page = with_statements(with_gallery(readme.read_text(), part, names), part / TABLE)
         page = with_result(page, part, run)
         pages = {readme: page}
@@ -80,6 +83,8 @@ def publish(
     for page, written in pages.items():
         with new_file(page) as part:
             part.write_text(written)
+    if target == FIGURES:
+        write_index()  # which leads to the executed notebooks
     return sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from drsrobust_extras.pages.plots.save import read_words
 from drsrobust_study.findings import interval, number
+from reproduce.published_notebooks import FOLDER
 from reproduce.quantities import filled, messages
 from reproduce.statements_page import tally
 from reproduce.tables import read_rows
@@ -86,6 +87,8 @@ def with_gallery(page: str, figures: Path, names: list[str]) -> str:
     rows = [cells[at : at + COLUMNS] for at in range(0, len(cells), COLUMNS)]
     lines = [_line(*[""] * COLUMNS), _line(*["---"] * COLUMNS)]
     lines += [f"| {' | '.join(row + [''] * (COLUMNS - len(row)))} |" for row in rows]
+    if (figures / FOLDER).is_dir():
+        lines += ["", f"All of them with code and tables, without running anything: the [executed notebooks](figures/{FOLDER})."]
     return _replaced(page, GALLERY_BEGIN, GALLERY_END, "\n".join(lines), "the gallery")
 
 

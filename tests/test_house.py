@@ -141,6 +141,9 @@ def test_style():
         assert done.returncode == 0, done.stdout
 
 
+ONE_RUN = r"\b(hundreds|thousands|millions) of|[Ff]irst (two|three|four|five) models|now and then|last figure shows both|[0-9],000 (hosts|faults)|million days"
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_hygiene(path):
     notebook = nbformat.read(path, as_version=4)
@@ -152,10 +155,13 @@ def test_notebook_hygiene(path):
     assert len(code) <= 14
     for cell in code:
         assert not cell.outputs and cell.execution_count is None
-        assert len(cell.source.splitlines()) <= 15
+        assert len(cell.source.splitlines()) <= 15 and max(map(len, cell.source.splitlines())) <= 100
         own = "" if path.stem == "10_your_model" else "|def |class "
         assert not re.search(rf"^\s*([%!]{own})|sys\.exit|[\"' ]/\w+/|\.\./", cell.source, re.MULTILINE)
-    assert "parameters" in code[0].metadata.tags and "check_parameters(globals())" in code[1].source
+    assert "parameters" in code[0].metadata.tags
+    assert ("check_parameters(globals())" in code[1].source) == ("drsrobust_study" in code[1].source)
+    prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    assert not re.search(ONE_RUN, prose), "true for one run alone: a number from a variable in code, or a sentence for all values"
 
 
 def test_notebooks_do_not_shadow_modules():

@@ -5,12 +5,13 @@ import pytest
 import torch
 
 import drsrobust as dr
+from drsrobust_extras.pages.plots.save import read_words
 
 
 def test_extending(run_page, monkeypatch):
     monkeypatch.setitem(dr.models.MODELS, "tables_and_top", None)  # so that what the page adds is gone afterwards
     monkeypatch.setitem(dr.data.SOURCES, "myshop", None)
-    page = run_page("extending.md", blocks=5)
+    page = run_page("extending.md", blocks=7)
 
     model, evaluator = page["model"], page["evaluator"]
     assert dr.models.model_name(model) == "tables_and_top" and model.manifest["sizes"]["width"] == 4
@@ -40,6 +41,12 @@ def test_extending(run_page, monkeypatch):
         model.top[-1].bias.data += 1e9
         assert model(batch.dense_features, batch.sparse_features).max() <= page["sound"].high + 1e-6
         assert watch.detected and watch.repaired is False
+
+    kept = page["drawn"]["same_hundred"].tolist()
+    assert 0 <= kept[1] < kept[0] <= 1 and (page["drawn"]["same_hundred_high"] <= 1).all()
+    written = page["root"] / "figures"
+    assert (written / "19_lists.svg").is_file() and (written / "data" / "19_lists.csv").read_text().count("\n") == 3
+    assert read_words(written, "19_lists")["caption"] == page["words"]
 
     shop, root = page["shop"], page["root"]
     assert shop.name == "myshop/all" and len(shop.train) == 1600 and shop.schema.features[0].cardinality == 3

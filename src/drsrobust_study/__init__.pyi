@@ -28,5 +28,8 @@ from . import training_errors as training_errors
 from .captions import details as details
 from .notebook import check_parameters as check_parameters
 from .notebook import provenance as provenance
+from .pictures import save_table as save_table
+from .pictures import sentence as sentence
+from .pictures import show as show
 from .shards import end_of_shard as end_of_shard
 from .shards import run_campaign as run_campaign

@@ -1,10 +1,11 @@
-"""For every notebook: checked parameters, short tracebacks of refused ones, and a line on provenance."""
+"""For every notebook of the study: checked parameters, short tracebacks of refused ones, and a line on provenance."""
 
 import ast
 import contextlib
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from math import inf
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 _REFUSALS = (ValueError, TypeError, FileNotFoundError)
 _PACKAGES = (Path(drsrobust.__file__).parent, Path(__file__).parent)
 _BETWEEN = (Path("<string>"), Path(contextlib.__file__))  # a dataclass's __init__, a context manager's __enter__
+# Least and greatest number of a first cell, by the parameter's name; of all others whole numbers are at least 1 and numbers over 0.
+_SEED, _BIT, _SHARE, _ANY = (0, 2**64 - 1), (0, 31), (0.0, 1.0), (0, inf)
+BOUNDS = {"seed": _SEED, "train_seeds": _SEED, "bit": _BIT, "bits": _BIT, "protected": _BIT, "sizes": (28_017, inf)}
+BOUNDS |= dict.fromkeys(("ber", "bers", "search_ber", "front_ber", "flip_rates", "rates"), _SHARE)
+BOUNDS |= dict.fromkeys(("densities", "hot", "quantile", "published"), _SHARE)
+BOUNDS |= dict.fromkeys(("accelerators", "budget_bits", "budget_time", "budgets"), _ANY)
 
 
 def check_parameters(namespace: dict[str, Any]) -> None:
@@ -32,7 +39,7 @@ def check_parameters(namespace: dict[str, Any]) -> None:
 
     Raises:
         TypeError: a parameter of another type; the message says how to pass it.
-        ValueError: a name set by papermill that is no parameter; an unknown data set.
+        ValueError: a name set by papermill that is no parameter; a number out of its bounds; an unknown data set.
         FileNotFoundError: the files of a data set are missing.
     """
     if "IPython" in sys.modules:
@@ -45,7 +52,7 @@ def check_parameters(namespace: dict[str, Any]) -> None:
         if name not in annotations:
             raise unknown("parameter", name, annotations)
     values = {name: namespace[name] for name in annotations if name in namespace}
-    check_types(values, annotations)
+    check_values(values, annotations)
     for dataset in datasets_of(values):
         from drsrobust_extras.data.registry import find_files
 
@@ -67,8 +74,8 @@ def _show_refusal(
     return shell.showtraceback((kind, error, traceback), tb_offset=tb_offset)
 
 
-def check_types(values: Mapping[str, Any], annotations: Mapping[str, Any]) -> None:
-    """Checks the type of each parameter by its annotation. Its value is checked by the function that takes it.
+def check_values(values: Mapping[str, Any], annotations: Mapping[str, Any]) -> None:
+    """Checks the type of each parameter by its annotation, and its numbers by `BOUNDS`.
 
     Args:
         values: of the parameters, by name.
@@ -76,10 +83,16 @@ def check_types(values: Mapping[str, Any], annotations: Mapping[str, Any]) -> No
 
     Raises:
         TypeError: a value of another type.
+        ValueError: a number out of its bounds.
     """
     for name, value in values.items():
         if not fits(value, annotations[name]):
             raise TypeError(mismatch(name, value, annotations[name]))
+        least, most = BOUNDS.get(name, (sys.float_info.min if "float" in type_name(annotations[name]) else 1, inf))
+        for number in _leaves(value):
+            if isinstance(number, int | float) and not isinstance(number, bool) and not least <= number <= most:
+                bounds = f"from {least} to {most}" if most < inf else "over 0" if 0 < least < 1 else f"at least {least}"
+                raise ValueError(f"parameter {name!r} has {number!r}; it must be {bounds}")
 
 
 def datasets_of(parameters: Mapping[str, Any]) -> list[str]:

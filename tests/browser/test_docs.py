@@ -30,6 +30,9 @@ def test_a_page_opens_without_a_network(browser, name):
     [
         ("own metric", "your_model.html#", "A function of your own"),
         ("install", "install.html", "pip install"),
+        ("hugging face", "your_model.html#", "returns its .logits"),
+        ("resume", "campaigns.html#", "continues from there"),
+        ("papermill", "sweeps.html#", "papermill notebooks/"),
         ("SECDED", "glossary.html#", "single error correction, double error detection"),
         ("BitFlip", "api/BitFlip.html", "class drsrobust.BitFlip"),
     ],

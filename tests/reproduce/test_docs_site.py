@@ -1,6 +1,8 @@
 """The pages that `make docs` gives to Sphinx, which checks their links."""
 
+import base64
 import inspect
+import io
 import os
 import re
 import tomllib
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from PIL import Image
 
 import drsrobust as dr
 from reproduce.__main__ import main
@@ -16,6 +19,7 @@ from reproduce.docs_api import example, public_names, sections
 from reproduce.docs_site import TOP, home_page, relinked, write_source
 from reproduce.notebook_index import INDEX, TIMES, index_notebook, read_times
 from reproduce.notebooks import ROOT, all_notebooks
+from reproduce.published_notebooks import FOLDER, published_folder, write_notebooks
 from reproduce.runner import Outcome
 
 README = (ROOT / "README.md").read_text()
@@ -89,6 +93,43 @@ def test_home_has_what_the_readme_has(source):
     with pytest.raises(ValueError, match="README.md"):
         gallery = r"<!-- gallery.*?end of the gallery -->"
         home_page(re.sub(gallery, "", README, flags=re.DOTALL), INSTALL, list(all_notebooks()))
+
+
+def test_published_notebooks_have_results_and_no_trace_of_the_machine(tmp_path, monkeypatch):
+    """They are on the site, and the index leads to them, where the folder exists."""
+    cell = nbformat.v4.new_code_cell("x", metadata={"papermill": {"start_time": "2026-01-01T00:00:00"}}, execution_count=3)
+    picture = io.BytesIO()
+    Image.effect_noise((300, 300), 50).convert("RGB").save(picture, "PNG")
+    data = {"image/png": base64.b64encode(picture.getvalue()).decode(), "application/javascript": "alert()"}
+    cell.outputs = [nbformat.v4.new_output("stream", name="stderr", text="50%|")]
+    cell.outputs += [nbformat.v4.new_output("stream", name="stdout", text=f"AUC 0.8 in {tmp_path}/run/x.csv and {ROOT}")]
+    cell.outputs += [nbformat.v4.new_output("display_data", data=data)]
+    notebook = nbformat.v4.new_notebook(cells=[cell], metadata={"kernelspec": {"name": "python3", "display_name": "Python"}})
+    source = tmp_path / "run" / "notebooks" / "00_quickstart.ipynb"
+    source.parent.mkdir(parents=True)
+    nbformat.write(notebook, source)
+    figures = tmp_path / "figures"
+    write_notebooks([source], figures / FOLDER)
+    (made,) = nbformat.read(figures / FOLDER / source.name, as_version=4).cells
+    printed, shown = made.outputs
+    assert printed.text == "AUC 0.8 in .../x.csv and ..." and list(shown.data) == ["image/png"]
+    assert len(shown.data["image/png"]) < len(data["image/png"]) and not made.metadata and made.execution_count is None
+    monkeypatch.setattr("reproduce.published_notebooks.LIMIT", 100)
+    with pytest.raises(ValueError, match="at most 100"):
+        write_notebooks([source], tmp_path / "large")
+    monkeypatch.setattr("reproduce.published_notebooks.FIGURES", figures)
+    assert f"figures/{FOLDER}" in index_notebook(all_notebooks(), GUIDE, []).cells[-1].source
+    write_source(tmp_path, published_folder())
+    assert "AUC 0.8 in" in (tmp_path / "00_quickstart.ipynb").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "page"), [("Hugging Face", "your_model"), ("resume", "campaigns"), ("papermill", "sweeps")]
+)
+def test_what_people_search_for_is_an_entry_of_one_page(source, words, page):
+    """The search shows entries of the index first."""
+    found = [path.stem for path in source.glob("*.md") if f"```{{index}} ! {words}\n" in path.read_text()]
+    assert found == [page]
 
 
 def test_links_lead_to_pages_and_code_stays():

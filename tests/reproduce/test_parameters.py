@@ -4,6 +4,7 @@ import sys
 import nbformat
 import pytest
 
+from drsrobust_study.notebook import BOUNDS, check_parameters
 from reproduce.__main__ import main
 from reproduce.notebooks import all_notebooks, parse_assignment, read_notebook
 from reproduce.profiles import FOLDER, load_profile
@@ -54,6 +55,12 @@ def test_assignments(text, value):
     [
         (["03_ber_sweep", "berss=[1e-6]"], "'berss'; did you mean 'bers'"),
         (["03_ber_sweep", "trials=many"], "'trials' is 'many' (str)"),
+        (["11_one_flip", "bit=32"], "11_one_flip: parameter 'bit' has 32; it must be from 0 to 31"),
+        (["10_your_model", "trials=0"], "'trials' has 0; it must be at least 1"),
+        (["03_ber_sweep", "seed=-1"], "'seed' has -1"),
+        (["03_ber_sweep", "test_rows=0"], "'test_rows' has 0"),
+        (["03_ber_sweep", "bers=[1e-3,1.5]"], "'bers' has 1.5; it must be from 0.0 to 1.0"),
+        (["13_fleet_risk", "days=0", "--plan"], "'days' has 0; it must be over 0"),
         (["03_ber_sweep", "models=[1,2]"], "'models' is [1, 2] (list)"),
         (["03_ber_sweep", "datasets=movielens-1n"], "'movielens-1n'; did you mean 'movielens-1m'?"),
         (["03_ber_sweep", "datasets=movielens-1m/ids"], "ml-1m/ratings.dat"),
@@ -68,6 +75,12 @@ def test_wrong_calls_are_refused_before_anything_runs(arguments, says, tmp_path,
     monkeypatch.setattr("reproduce.__main__._run", lambda *_: pytest.fail("something was run"))
     assert main([*arguments, "--out", str(tmp_path)]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_bounds_are_of_parameters():
+    assert set(BOUNDS) <= {name for notebook in NOTEBOOKS.values() for name in notebook.parameters}
+    with pytest.raises(ValueError, match="'trials' has 0"):
+        check_parameters({"__annotations__": {"trials": list[int]}, "trials": [3, 0]})
 
 
 def test_list_and_refused_calls_never_import_torch():

@@ -214,6 +214,10 @@ def test_publish(laptop, tmp_path):
     assert 'href="figures/README.md#01_bit_sensitivity_layout"' in text and "01_bit_sensitivity_models" not in text
     assert {"statements.csv", "models.csv", "03_ber_sweep.svg", "data/03_ber_sweep.csv"} < set(names)
     assert "old.svg" not in names
+    assert {f"notebooks/{name}.ipynb" for name in FIGURES} < set(names)
+    executed = " ".join((target / "notebooks" / f"{name}.ipynb").read_text() for name in FIGURES)
+    assert not re.search(rf"{re.escape(str(tmp_path))}|{re.escape(str(ROOT))}|stderr|\d%\||T\d\d:\d\d:\d\d", executed)
+    assert "](notebooks/03_ber_sweep.ipynb)" in (target / "README.md").read_text() and "figures/notebooks" in text
 
 
 @pytest.mark.parametrize("what", ["write_report", "write_statements"])

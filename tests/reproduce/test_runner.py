@@ -287,14 +287,15 @@ def test_a_run_whose_make_ended_before_it_does_not_start(tmp_path):
     assert done.returncode == 1 and done.stdout == "" and "make that started this has ended" in done.stderr
 
 
-SMALL_RUN = {"rows": 2000, "bers": [1e-3], "trials": 4, "epochs": 1}
+SMALL_RUN = {"models": ["fm"], "bers": [1e-3], "trials": 4, "plain_trials": 2, "test_rows": 500}
+DRAWN = ["03_ber_sweep", "03_ber_sweep_rates", "03_ber_sweep_released"]
 
 
 @pytest.mark.long
 def test_a_notebook_in_shards_draws_the_figure_of_one_process(tmp_path, empty_cache, monkeypatch):
     def run(**parameters):
         runs = {
-            name: Run(all_notebooks()["10_your_model"], SMALL_RUN | own, tmp_path / name)
+            name: Run(all_notebooks()["03_ber_sweep"], SMALL_RUN | own, tmp_path / name)
             for name, own in parameters.items()
         }
         for _, outcome in side_by_side(runs, 1):
@@ -302,11 +303,11 @@ def test_a_notebook_in_shards_draws_the_figure_of_one_process(tmp_path, empty_ca
             yield outcome.figures
 
     assert list(run(first={"shard": "0/2"}, second={"shard": "1/2"})) == [[], []]
-    assert list(run(merged={"merge": [str(empty_cache / "campaigns")]})) == [["10_your_model"]]
+    assert list(run(merged={"merge": [str(empty_cache / "campaigns")]})) == [DRAWN]
     monkeypatch.setenv("DRSROBUST_CACHE", str(tmp_path / "other"))
-    assert list(run(alone={})) == [["10_your_model"]]
+    assert list(run(alone={})) == [DRAWN]
     merged, alone = (
-        pd.read_csv(tmp_path / name / "figures" / "data" / "10_your_model.csv") for name in ("merged", "alone")
+        pd.read_csv(tmp_path / name / "figures" / "data" / "03_ber_sweep.csv") for name in ("merged", "alone")
     )
     pd.testing.assert_frame_equal(merged, alone, check_exact=True)
 
