@@ -310,7 +310,7 @@ def count_strata(n: int, drawn: float, bits: int | None = None) -> dict[int | st
     """
     law, parameters = _numbers(n, drawn, bits)
     least = law.sf(np.arange(-1, MAX_SEPARATE_FLIPS + 1), *parameters).tolist()  # P(K >= k)
-    if 1 - least[-1] < MIN_STRATIFIED_PROBABILITY or not least[1]:
+    if 1 - least[-1] < MIN_STRATIFIED_PROBABILITY or not least[1] or not law.pmf(0, *parameters):
         return {}
     last = next(
         (k for k in range(1, MAX_SEPARATE_FLIPS) if least[k + 1] <= MAX_TAIL_SHARE * least[k]), MAX_SEPARATE_FLIPS
