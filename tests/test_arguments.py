@@ -49,10 +49,10 @@ def s(tmp_path_factory):
     rows = dr.data.from_batches(batches)
     evaluator, flip = dr.Evaluator(net, rows, forward=forward, output="logit"), dr.BitFlip(1e-3)
     folder = tmp_path_factory.mktemp("arguments")
-    campaign = dr.Campaign(evaluator, errors=flip, trials=2, store=folder / "store")
+    campaign = dr.Campaign(evaluator, errors=flip, trials=2, sampling="plain", store=folder / "store")
     frame = pd.DataFrame({"y": [0, 1] * 10, "a": np.arange(20.0), "i": np.arange(20) % 5})
     data = dr.data.from_frame(frame, label="y", dense=["a"], sparse=["i"], split=(0.5, 0.25, 0.25))
-    grid = {"evaluator": evaluator, "errors": flip, "trials": 2, "store": folder / "store"}
+    grid = {"evaluator": evaluator, "errors": flip, "trials": 2, "sampling": "plain", "store": folder / "store"}
     training = {"model": "fm", "data": data, "targets": ["top"], "errors": flip}
     planned = {"rows": data.valid, "errors": flip, "candidates": [], "budget_bits": 0.1, "budget_time": 0.0}
     return SimpleNamespace(

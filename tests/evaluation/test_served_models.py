@@ -98,6 +98,7 @@ def test_a_served_model_has_the_scores_of_the_plain_one(kind, tmp_path):
         errors=dr.BitFlip(1e-2),
         mitigations=[None, NaNGuard(0.5), ActivationClipping.fit(model, rows(), sites="logit", forward=forward)],
         trials=2,
+        sampling="plain",
         store=tmp_path / "store",
     )
     assert len(campaign.run(workers=1, progress=False)) == 6

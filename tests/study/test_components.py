@@ -37,8 +37,9 @@ def campaigns(evaluator, tmp_path_factory):
     tmp_path = tmp_path_factory.mktemp("campaigns")
     partition = components.layer_partition(evaluator.model)
     conditions = components.single_errors(partition)
-    stratified = Campaign(evaluator, conditions=conditions, trials=12, metrics=METRICS, store=tmp_path / "s")
-    plain = Campaign(evaluator, errors=[FixedCount(1)], trials=600, metrics=METRICS, store=tmp_path / "p")
+    options = {"metrics": METRICS, "sampling": "plain"}
+    stratified = Campaign(evaluator, conditions=conditions, trials=12, store=tmp_path / "s", **options)
+    plain = Campaign(evaluator, errors=[FixedCount(1)], trials=600, store=tmp_path / "p", **options)
     return partition, stratified.run(progress=False), plain.run(progress=False)
 
 

@@ -63,7 +63,9 @@ def test_expected_loss_of_a_year(trials):
 
 def test_the_factor_over_single_bits(evaluator, trials, data, tmp_path):
     parts = layer_partition(evaluator.model)
-    flips = dr.Campaign(evaluator, conditions=single_errors(parts), trials=6, store=tmp_path / "s").run(progress=False)
+    flips = dr.Campaign(
+        evaluator, conditions=single_errors(parts), trials=6, sampling="plain", store=tmp_path / "s"
+    ).run(progress=False)
     fit, hits = {"bit": 1.0, "row": 0.5, "bank": 0.5}, {"bit": 1e-12, "row": 1e-12, "bank": 1e-9}
     faults = trials[trials["mitigation"] == "none"]
     large = {"bit": 1e-11, "row": 1e-11, "bank": 2e-9}

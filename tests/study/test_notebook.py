@@ -112,7 +112,7 @@ def test_data_trials_intervals_and_stress_rates(summary, data):
 
 
 def test_single_errors(evaluator, tmp_path):
-    options = {"metrics": ["decision_changed"], "trials": 2, "store": tmp_path / "s"}
+    options = {"metrics": ["decision_changed"], "trials": 2, "sampling": "plain", "store": tmp_path / "s"}
     conditions = single_errors(layer_partition(evaluator.model))[:2]
     table = dr.Campaign(evaluator, conditions=conditions, **options).run(progress=False)
     assert "2 trials for each layer" in single_error_details(table, evaluator)

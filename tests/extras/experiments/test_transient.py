@@ -292,7 +292,8 @@ def test_outputs_of_any_shape():
 def test_in_a_campaign(evaluator, tmp_path):
     errors = [dr.BitFlip(1e-4)]
     targets = [dr.Activations("over_arch.*"), dr.Inputs("dense"), dr.Rows("user", [1, 2]), "all"]
-    table = dr.Campaign(evaluator, errors=errors, targets=targets, trials=2, store=tmp_path / "s").run(progress=False)
+    options = {"trials": 2, "sampling": "plain", "store": tmp_path / "s"}
+    table = dr.Campaign(evaluator, errors=errors, targets=targets, **options).run(progress=False)
     assert list(table["target"].unique()) == ["Activations(over_arch.*)", "Inputs(dense)", "Rows(user, [1, 2])", "all"]
     assert (table["ber"] == 1e-4).all() and table["seed"].nunique() == 8
     hit = table[table["target"] == "Activations(over_arch.*)"]
