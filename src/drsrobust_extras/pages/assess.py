@@ -50,6 +50,7 @@ PASSES = 0.5  # a trial takes so many passes of all rows, about: many hit what f
 # In the order of what they ask for: the first two are a few lines of code, the last another memory.
 SOFTWARE: tuple[type[Mitigation], ...] = (WeightRange, ActivationClipping)
 MEMORY: tuple[type[Mitigation], ...] = (ECC,)
+_NAMED = ("sign", "exponent_top", "mantissa")  # classes of bits that error models take by name
 
 
 @dataclass(frozen=True)
@@ -254,6 +255,8 @@ def _conditions(
     """The parts of one flip, and the conditions as a campaign's file has them."""
     parts, conditions = bit_partition(model), []
     by_errors: dict[tuple, list] = {}
+    named = parts["bit_class"].isin(_NAMED)
+    parts.loc[named, "bits"] = parts["bit_class"][named].map(lambda name: (name,))
     for (_, _), rows in parts.groupby(["component", "format"], sort=False):
         target = rows["target"].iloc[0]
         if not isinstance(target, str):  # of a component with several number formats: its tensors of one
@@ -331,6 +334,8 @@ def check_own(path: Path) -> None:
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{name} = {_toml(one)}" for name, one in value.items()) + " }"
+    if isinstance(value, list) and len(value) > 1 and isinstance(value[0], dict):
+        return "[\n" + "".join(f"    {_toml(one)},\n" for one in value) + "]"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_toml, value)) + "]"
     return json.dumps(value, ensure_ascii=False)
