@@ -169,17 +169,17 @@ def assess(
         place,
     )
     first = min(len(frame), ROWS[1])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # they come again with the rows that are used
-        loaded = replace(settings, rows=replace(settings.rows, head=first)).load(made)
+    with warnings.catch_warnings(record=True) as said:  # what else is said comes again with the rows that are used
+        warnings.simplefilter("always")
+        few, either = replace(settings.rows, head=first), replace(settings.model, output=output)
+        loaded = replace(settings, rows=few, model=either).load(made)
         seconds = _seconds(loaded) / first
     notes = []
     if output is None:
-        scores = loaded.evaluator.golden.scores
-        output = "probability" if scores.min() >= 0 and scores.max() <= 1 else "logit"
+        output = "probability" if any("look like probabilities" in str(one.message) for one in said) else "logit"
         if output == "probability":
             notes.append(
-                "the outputs lie in [0, 1] and are taken as probabilities; --output logit says that they are none"
+                "the outputs look like probabilities and are taken as such; --output logit says that they are none"
             )
     software, memory = (list(_possible(kinds, loaded, notes)) for kinds in (SOFTWARE, MEMORY))
     parts, conditions = _conditions(made, software, memory)
