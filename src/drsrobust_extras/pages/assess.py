@@ -232,7 +232,7 @@ def _rows(settings: CampaignFile, seconds: float) -> int:
         former = read_campaign_file(path)
         if former.rows.head and to_toml(replace(former, rows=replace(former.rows, head=None))) == to_toml(settings):
             return former.rows.head
-    return max(ROWS[0], *(rows for rows in ROWS if rows * seconds <= SECONDS))
+    return max((rows for rows in ROWS if rows * seconds <= SECONDS), default=ROWS[0])
 
 
 def _possible(kinds: Sequence[type[Mitigation]], loaded: Loaded, notes: list[str]) -> Iterator[str]:

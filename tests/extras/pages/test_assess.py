@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
+from drsrobust_extras.pages import assess as assess_file
 from drsrobust_extras.pages.model_file import ByName
 from drsrobust_extras.pages.report.assessment import flips_until
 from tests.extras.pages.test_command import run
@@ -67,6 +68,7 @@ def assess(*options, model="assessed.py:make", rows="rows.csv", label="bought"):
     return run("assess", model, rows, "--label", label, "--trials", 12, *options)
 
 
+@pytest.mark.long
 def test_a_page_from_two_files_and_the_file_that_repeats_it(folder):
     done = assess()
     assert done.exit_code == 0, done.output
@@ -77,8 +79,13 @@ def test_a_page_from_two_files_and_the_file_that_repeats_it(folder):
         assert (page.parent / link).is_file(), link
     heads = re.findall(r"<li><b>(.*?)</b><p>(.+?)</p>", text)
     assert [head for head, _ in heads] == ["What to do first", "How many flips it bears", "One flip"]
-    assert re.search(r"WeightRange|ECC", heads[0][1]) and "<td>embedding</td><td>highest exponent bit</td>" in text
-    assert all(name in text for name in ("ActivationClipping", "[[campaign.conditions]]", "drsrobust campaign assess"))
+    assert (
+        re.search("^(Use|Measure|Nothing)", heads[0][1]) and "<td>embedding</td><td>highest exponent bit</td>" in text
+    )
+    assert all(
+        name in text
+        for name in ("ActivationClipping", "<td>ECC</td>", "[[campaign.conditions]]", "drsrobust campaign assess")
+    )
     points = (page.parent / "figures" / "data" / "one_flip.json").read_text()
     assert "in embedding" in points and "table" not in points
     repeated = run("campaign", folder / "assess" / "assess.toml")
@@ -86,6 +93,14 @@ def test_a_page_from_two_files_and_the_file_that_repeats_it(folder):
     for name in ("trials.csv", "summary.csv"):
         assert (page.parent / name).read_bytes() == (page.parent / "report" / name).read_bytes(), name
     assert assess().exit_code == 0 and (folder / "assess" / "assess.toml").read_text() == toml
+
+
+def test_a_slow_model_has_the_fewest_rows(folder, monkeypatch):
+    monkeypatch.setattr(assess_file, "SECONDS", 0.0)
+    monkeypatch.setattr(assess_file, "ROWS", (200, 300))
+    done = assess("--init")
+    assert done.exit_code == 0 and "head = 200" in (folder / "assess" / "assess.toml").read_text()
+    assert "note: trials use 200 of 600 rows" in done.output
 
 
 def test_the_file_alone_and_what_was_edited_stays(folder):
