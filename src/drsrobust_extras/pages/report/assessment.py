@@ -196,7 +196,7 @@ def _class(name: str) -> str:
 
 
 def _interval(row: Any, name: str) -> str:
-    return f"{row[name]:.2g} [{row[f"{name}_low"]:.2g}, {row[f'{name}_high']:.2g}]"
+    return f"{row[name]:.2g} [{row[f'{name}_low']:.2g}, {row[f'{name}_high']:.2g}]"
 
 
 def _percent(row: Any) -> str:
