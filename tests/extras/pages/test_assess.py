@@ -86,8 +86,8 @@ def test_a_page_from_two_files_and_the_file_that_repeats_it(folder):
         name in text
         for name in ("ActivationClipping", "<td>ECC</td>", "[[campaign.conditions]]", "drsrobust campaign assess")
     )
-    points = (page.parent / "figures" / "data" / "one_flip.json").read_text()
-    assert "in embedding" in points and "table" not in points
+    picture = (page.parent / "figures" / "one_flip.svg").read_text()
+    assert "in embedding" in picture and "in table" not in picture  # the target that one types
     repeated = run("campaign", folder / "assess" / "assess.toml")
     assert repeated.exit_code == 0, repeated.output
     for name in ("trials.csv", "summary.csv"):
