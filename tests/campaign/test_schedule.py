@@ -128,7 +128,7 @@ def test_conditions_and_time_left(monkeypatch):
     assert report.text(0.0) == "0/2 conditions"
     schedule.add(finished(0, range(20), seconds=2.0))
     # 12 trials of this condition and 32 of the other, of 2 s each; 20 trials took 20 s: two workers
-    assert report.text(20.0).split(", ") == ["0/2 conditions", "1 trials/s", "0:44 left"]
+    assert report.text(20.0).split(", ") == ["0:44 left", "0/2 conditions", "1 trials/s"]
     schedule.add(finished(0, range(20, 32), seconds=2.0))
     schedule.add(finished(1, range(32), seconds=2.0))
     assert report.text(32.0).startswith("2/2 conditions") and report.text(32.0).endswith("0:00 left")

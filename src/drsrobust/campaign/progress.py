@@ -12,6 +12,7 @@ class CampaignProgress:
     def __init__(self, schedule: Schedule, name: str) -> None:
         self._schedule = schedule
         self._bar = progress_bar(schedule.total, name, progress=True)
+        self._bar.bar_format = "{desc}: {percentage:.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix}"  # one time left, not two
         self._since, self._before, self._looked = time.monotonic(), schedule.computed, 0.0
         self._counted = 0  # of trials, those of earlier runs as well
         self._workers = 0  # 0: this process
@@ -41,7 +42,7 @@ class CampaignProgress:
             self._bar.set_postfix_str(self.text(now - self._since), refresh=False)
 
     def text(self, elapsed: float) -> str:
-        """As `3/12 conditions, 4 workers, 12.5 trials/s, 2:10 left`."""
+        """As `2:10 left, 3/12 conditions, 4 workers, 12.5 trials/s`: what does not fit is cut off at the end."""
         parts = [f"{self._schedule.conditions_done}/{self._schedule.n_conditions} conditions"]
         parts += [f"{self._workers} workers"] if self._workers else []
         seconds = self._schedule.seconds_left()
@@ -50,5 +51,5 @@ class CampaignProgress:
         if seconds is not None and computed and elapsed:
             # Several workers run at a time.
             seconds /= max(self._schedule.seconds_since() / elapsed, 0.1)
-            parts.append(f"{int(seconds // 60)}:{int(seconds % 60):02d} left")
+            parts.insert(0, f"{int(seconds // 60)}:{int(seconds % 60):02d} left")
         return ", ".join(parts)

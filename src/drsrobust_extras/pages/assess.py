@@ -50,6 +50,7 @@ PASSES = 0.5  # a trial takes so many passes of all rows, about: many hit what f
 # In the order of what they ask for: the first two are a few lines of code, the last another memory.
 SOFTWARE: tuple[type[Mitigation], ...] = (WeightRange, ActivationClipping)
 MEMORY: tuple[type[Mitigation], ...] = (ECC,)
+_NAMED = ("sign", "exponent_top", "mantissa")  # classes of bits that error models take by name
 
 
 @dataclass(frozen=True)
@@ -168,17 +169,17 @@ def assess(
         place,
     )
     first = min(len(frame), ROWS[1])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # they come again with the rows that are used
-        loaded = replace(settings, rows=replace(settings.rows, head=first)).load(made)
+    with warnings.catch_warnings(record=True) as said:  # what else is said comes again with the rows that are used
+        warnings.simplefilter("always")
+        few, either = replace(settings.rows, head=first), replace(settings.model, output=output)
+        loaded = replace(settings, rows=few, model=either).load(made)
         seconds = _seconds(loaded) / first
     notes = []
     if output is None:
-        scores = loaded.evaluator.golden.scores
-        output = "probability" if scores.min() >= 0 and scores.max() <= 1 else "logit"
+        output = "probability" if any("look like probabilities" in str(one.message) for one in said) else "logit"
         if output == "probability":
             notes.append(
-                "the outputs lie in [0, 1] and are taken as probabilities; --output logit says that they are none"
+                "the outputs look like probabilities and are taken as such; --output logit says that they are none"
             )
     software, memory = (list(_possible(kinds, loaded, notes)) for kinds in (SOFTWARE, MEMORY))
     parts, conditions = _conditions(made, software, memory)
@@ -231,7 +232,7 @@ def _rows(settings: CampaignFile, seconds: float) -> int:
         former = read_campaign_file(path)
         if former.rows.head and to_toml(replace(former, rows=replace(former.rows, head=None))) == to_toml(settings):
             return former.rows.head
-    return max(ROWS[0], *(rows for rows in ROWS if rows * seconds <= SECONDS))
+    return max((rows for rows in ROWS if rows * seconds <= SECONDS), default=ROWS[0])
 
 
 def _possible(kinds: Sequence[type[Mitigation]], loaded: Loaded, notes: list[str]) -> Iterator[str]:
@@ -254,6 +255,8 @@ def _conditions(
     """The parts of one flip, and the conditions as a campaign's file has them."""
     parts, conditions = bit_partition(model), []
     by_errors: dict[tuple, list] = {}
+    named = parts["bit_class"].isin(_NAMED)
+    parts.loc[named, "bits"] = parts["bit_class"][named].map(lambda name: (name,))
     for (_, _), rows in parts.groupby(["component", "format"], sort=False):
         target = rows["target"].iloc[0]
         if not isinstance(target, str):  # of a component with several number formats: its tensors of one
@@ -331,6 +334,8 @@ def check_own(path: Path) -> None:
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{name} = {_toml(one)}" for name, one in value.items()) + " }"
+    if isinstance(value, list) and len(value) > 1 and isinstance(value[0], dict):
+        return "[\n" + "".join(f"    {_toml(one)},\n" for one in value) + "]"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_toml, value)) + "]"
     return json.dumps(value, ensure_ascii=False)

@@ -41,7 +41,7 @@ class ModelSettings:
         checkpoint: a state dict, .pt or .safetensors.
         name: of a model of this library, which is trained on the rows if it was not before.
         forward: `module:name` of forward(model, batch); or `by name`: the parameters of the model's own forward are columns.
-        output, task, scores: as `Evaluator`.
+        output, task, scores: as `Evaluator`; without output it is `logit`.
     """
 
     make: str | None = None
@@ -49,7 +49,7 @@ class ModelSettings:
     checkpoint: str | None = None
     name: str | None = None
     forward: str | None = None
-    output: str = "logit"
+    output: str | None = "logit"
     task: str = "click"
     scores: str | None = None
 

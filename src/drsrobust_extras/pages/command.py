@@ -36,6 +36,7 @@ def _errors() -> Iterator[None]:
 def _notes() -> Iterator[None]:
     """Warnings as one line each."""
     with warnings.catch_warnings():
+        warnings.simplefilter("default")
         warnings.showwarning = lambda message, *_, **__: click.echo(f"note: {message}", err=True)
         yield
 

@@ -1,5 +1,6 @@
 """The page of `drsrobust assess`: what one flip costs, how many a model bears, what protections give back, what to do first."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +67,7 @@ def write_assessment(campaign: Campaign, parts: "pd.DataFrame", toml: Path, fold
         counts[["error_model", "target", "mitigation", "mitigation_kind", "k"]],
         on=["error_model", "target", "mitigation"],
     )
-    clear = _clear(plain, headline)
+    clear = _clear(counts[counts["mitigation"] == NONE], headline)
     back = recovered[recovered["k"] == clear]
     flips = flips_until(plain["k"].to_numpy(), *(plain[headline.drop + end].to_numpy(float) for end in ENDS))
     bears = f"{_first_upper(flips)} until {LEVEL} {headline.unit} is lost"
@@ -95,7 +96,7 @@ def write_assessment(campaign: Campaign, parts: "pd.DataFrame", toml: Path, fold
             unit=headline.unit,
             level=LEVEL,
             toml=toml.read_text(encoding="utf-8"),
-            command=f"drsrobust campaign {toml}",
+            command=f"drsrobust campaign {os.path.relpath(toml)}",
             facts=facts_of(campaign).items(),
             raised=campaign.raised_text(),
         )
@@ -144,27 +145,30 @@ def _crossing(k: np.ndarray, losses_at: np.ndarray, level: float) -> int | None:
 
 
 def _clear(plain: "pd.DataFrame", headline: Headline) -> int:
-    """The fewest flips whose loss is clearly over `LEVEL`; without any, those of the largest lower end."""
-    low = plain[f"{headline.drop}_low"].to_numpy(float)
-    clear = plain["k"].to_numpy()[low >= LEVEL]
-    return int(clear[0] if len(clear) else plain["k"].iloc[int(np.nanargmax(low))])
+    """The fewest flips whose loss is clearly over `LEVEL` in all conditions without protection; without any, those of the
+    largest lower end."""
+    low = plain.groupby("k")[f"{headline.drop}_low"].min()
+    clear = low.index[low >= LEVEL]
+    return int(clear[0] if len(clear) else low.idxmax())
 
 
 def _advice(back: "pd.DataFrame", plain: "pd.DataFrame", clear: int, headline: Headline) -> str:
     """What to do first, from what was measured."""
     row = plain[plain["k"] == clear].iloc[0]
+    lost = f"what {clear:,} flips cost, {_interval(row, headline.drop)} {headline.unit}"
     if row[headline.drop] < LEVEL:
         most = int(plain["k"].iloc[-1])
         return f"Nothing: up to {most:,} flips were tried, and none of these numbers clearly costs {LEVEL} {headline.unit}."
-    known = back.dropna(subset=["recovery_low"])
-    if known.empty or known["recovery"].max() <= 0:
-        lost = f"{clear:,} flips cost {_interval(row, headline.drop)} {headline.unit}"
-        return f"Measure with more trials (--trials): {lost}, and no protection clearly gives any of it back."
-    first = known[known["recovery"] >= ENOUGH * known["recovery"].max()].iloc[0]
-    return (
-        f"Use {first['mitigation_kind']}: it gives back {_percent(first)} of what {clear:,} flips cost, "
-        f"{_interval(row, headline.drop)} {headline.unit}."
-    )
+    known = back[back["recovery_low"] > 0]
+    if known.empty:
+        return f"Measure with more trials (--trials): no protection clearly gives back any of {lost}."
+    best = known["recovery"].max()
+    first = known[known["recovery"] >= ENOUGH * best].iloc[0]
+    text = f"Use {first['mitigation_kind']}: it gives back {_percent(first)} of {lost}."
+    if first["target"] != row["target"] and len(software := known[known["target"] == row["target"]]):
+        second = software.loc[software["recovery"].idxmax()]
+        text += f" Without other memory, {second['mitigation_kind']} gives back {_percent(second)}."
+    return text
 
 
 def _worst(by_part: "pd.DataFrame", headline: Headline) -> str:
@@ -192,7 +196,7 @@ def _class(name: str) -> str:
 
 
 def _interval(row: Any, name: str) -> str:
-    return f"{row[name]:.2g} [{max(0.0, row[f'{name}_low']):.2g}, {row[f'{name}_high']:.2g}]"
+    return f"{row[name]:.2g} [{row[f'{name}_low']:.2g}, {row[f'{name}_high']:.2g}]"
 
 
 def _percent(row: Any) -> str:
