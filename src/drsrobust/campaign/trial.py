@@ -55,9 +55,10 @@ def errors_by_bit(error_map: ErrorMap) -> tuple[np.ndarray, np.ndarray, np.ndarr
     if len(error_map) <= _FEW_IN_ALL:
         mask, tensor = error_map.mask, 64 * error_map.tensor.astype(np.int64)
         several = np.flatnonzero(mask & (mask - np.uint64(1)))  # words with more than one wrong bit
-        entry, bits = np.nonzero(_bits(mask[several]))
-        single = tensor + np.frexp(mask.astype(np.float64))[1] - 1
-        place = np.append(np.delete(single, several), tensor[several][entry] + bits)
+        place = tensor + np.frexp(mask.astype(np.float64))[1] - 1
+        if len(several):
+            entry, bits = np.nonzero(_bits(mask[several]))
+            place = np.append(np.delete(place, several), tensor[several][entry] + bits)
         counts = np.bincount(place)
         place = np.flatnonzero(counts)
         return place // 64, (place % 64).astype(np.uint8), counts[place]

@@ -413,8 +413,8 @@ def _check_original(name: str, words: WordView, index: np.ndarray, made_from: np
         )
 
 
-# Storage and address of tensors in memory that can be written. While the weak reference is kept, the storage's number is
-# given to no other one, and a storage that gets other memory has another address.
+# Storage and address of tensors in memory that can be written. While the weak reference is kept no other storage has this
+# number, and a storage that gets other memory has another address.
 _WRITABLE: dict[tuple[int, int], StorageWeakRef] = {}
 
 

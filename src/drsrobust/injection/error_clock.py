@@ -9,6 +9,7 @@ Arrivals are drawn by blocks of places (`block_arrivals`), the first k places on
 k-subset, nested in k. Maps of drsrobust 0.7 and before (version 1 of the clock) are loaded, and are not drawn again."""
 
 from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 
@@ -43,7 +44,10 @@ class ErrorClock:
         n, summand = check_whole("n", n, 1), check_whole("summand", summand, 0, 2**32 - 1)
         self.n, self.seed, self.summand = n, check_seed(seed), summand
         self._first = FirstArrivals(n, self.seed, summand)
-        self._arrivals = BlockArrivals(n, self.seed, summand)
+
+    @cached_property
+    def _arrivals(self) -> BlockArrivals:  # a generator, which counts of errors do not need
+        return BlockArrivals(self.n, self.seed, self.summand)
 
     @property
     def blocks(self) -> int:
