@@ -125,7 +125,9 @@ def test_a_layer_whose_units_alone_differ_is_computed_in_full(data, monkeypatch)
     from drsrobust.evaluation import hit_units
 
     model = Wide(data.schema.features, "")
-    monkeypatch.setattr(hit_units, "linear", lambda x, weight, bias: linear(x, weight, bias) + (len(weight) < 192) * 1e-7)
+    monkeypatch.setattr(
+        hit_units, "linear", lambda x, weight, bias: linear(x, weight, bias) + (len(weight) < 192) * 1e-7
+    )
     evaluator = Evaluator(model, data.test)
     with inject(model, FixedCount(1, bits=(30,)), "large*", seed=1) as error_map:
         results = [products(lambda: evaluator.rerun(error_map)) for _ in range(2)]

@@ -361,7 +361,7 @@ class AffectedRows(Passes):
             return self._scored(batches, sum(len(range(self.n)[self._range(number)]) for number in chosen))
 
     def _changed(self, affected: Affected) -> np.ndarray | None:
-        """The few rows that errors affect, where those in dense tensors change few rows of the first layer's output; else None."""
+        """The rows that errors affect, where those in dense tensors change few rows of a layer's output; else None."""
         most = MAX_SHARE_ALONE_DENSE * self.n
         if self._split is None or self.all_rows is not None or len(affected.rows) > most:
             return None

@@ -87,18 +87,26 @@ class HitUnits:
     def __init__(self, model: nn.Module, flow: Dataflow, cached: CachedOutputs) -> None:
         self._flow, self._cached, self._layers = flow, cached, list[_Layer]()
         modules = named_modules(model)
-        tensors = [tensor for _, module in modules for tensor in (*module._parameters.values(), *module._buffers.values())]
+        tensors = [
+            tensor for _, module in modules for tensor in (*module._parameters.values(), *module._buffers.values())
+        ]
         holders = Counter(_address(tensor) for tensor in tensors)
         for name, module in modules:
             calls = flow.calls.get(name)
             if type(module) is not nn.Linear or flow.problem or calls is None or not calls.once:
                 continue
             own = {f"{name}.{key}": tensor for key, tensor in module._parameters.items() if tensor is not None}
-            if module.weight.numel() < LEAST or not all(map(_is_plain, own.values())) or own.keys() - flow.number.keys():
+            if (
+                module.weight.numel() < LEAST
+                or not all(map(_is_plain, own.values()))
+                or own.keys() - flow.number.keys()
+            ):
                 continue
             number = sum(1 << flow.number[key] for key in own)
             if all(holders[_address(tensor)] == 1 for tensor in own.values()) and not flow.elsewhere & number:
-                golden = [None if tensor is None else tensor.detach().clone() for tensor in (module.weight, module.bias)]
+                golden = [
+                    None if tensor is None else tensor.detach().clone() for tensor in (module.weight, module.bias)
+                ]
                 self._layers.append(_Layer(name, module, number, *golden))
 
     def _hit(self, hit: int) -> list[_Units]:
