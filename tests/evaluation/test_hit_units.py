@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from contextlib import nullcontext
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -99,7 +100,7 @@ def test_scores_are_those_of_full_runs(habit, data):
         with inject(model, error, target, seed=seed) as error_map:
             full, most = products(evaluator.run)
             for _ in range(2):
-                quick, some = products(lambda error_map=error_map: evaluator.rerun(error_map))
+                quick, some = products(partial(evaluator.rerun, error_map))
                 assert quick.outcome == full.outcome and np.array_equal(quick.scores, full.scores, equal_nan=True)
             if target != "all" and 0 < len(error_map) < 5:
                 fewer.append(some / most)
@@ -117,7 +118,7 @@ def test_few_changed_rows_go_on_alone(data):
         for seed in range(3):
             with inject(model, FixedCount(1, bits=(24,)), "large.weight", seed=seed) as error_map:
                 full, all_products = products(evaluator.run)
-                result, some = [products(lambda error_map=error_map: evaluator.rerun(error_map)) for _ in range(2)][-1]
+                result, some = [products(partial(evaluator.rerun, error_map)) for _ in range(2)][-1]
                 assert np.array_equal(result.scores, full.scores) and least <= some / all_products <= most
 
 
