@@ -331,8 +331,7 @@ class AffectedRows(Passes):
             scores = self._some_batches(hit, affected.rows, affected.batches)
         elif everywhere and (changed := self._changed(affected)) is not None:
             scores = self.scores.copy()
-            if len(changed):
-                scores[changed] = self._by_themselves(changed, scores)
+            scores[changed] = self._by_themselves(changed, scores) if len(changed) else scores[changed]
         elif len(affected.rows) > (MAX_SHARE_ALONE_DENSE if everywhere else MAX_SHARE_ALONE) * self.n:
             scores = self._in_their_batches(hit)
         else:
@@ -352,14 +351,13 @@ class AffectedRows(Passes):
                 self._replayable.clear()
             self._replayable[hit] = self.flow.replayable(hit, self.cached.modules)
         chosen = range(len(self.batches)) if numbers is None else numbers.tolist()
-        replaying = self.cached.replaying(self._replayable[hit], self.batches, chosen)
-        with self._units.answering(hit), replaying as batches:
+        names = self._replayable[hit]
+        with self._units.answering(hit), self.cached.replaying(names, self.batches, chosen) as batches:
             return self._scored(batches, sum(len(range(self.n)[self._range(number)]) for number in chosen))
 
     def _changed(self, affected: Affected) -> np.ndarray | None:
-        """The few rows that errors affect, where those in dense tensors change few rows of the first layer's output; else None."""
-        most = MAX_SHARE_ALONE_DENSE * self.n
-        if self._split is None or self.all_rows is not None or len(affected.rows) > most:
+        """The rows that errors affect, where those in dense tensors change few rows of a layer's output; else None."""
+        if self._split is None or self.all_rows or len(affected.rows) > (most := MAX_SHARE_ALONE_DENSE * self.n):
             return None
         changed = self._units.changed(affected.dense, np.diff(self._ends, prepend=0).tolist(), most)
         return None if changed is None else np.union1d(changed, affected.rows)

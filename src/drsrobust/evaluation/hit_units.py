@@ -1,9 +1,9 @@
 """Errors in a few units of a large Linear layer: these units alone are computed, and put into its output without errors.
 
-A matrix product gives a unit the same bits whatever other units it has, where their number is a multiple of 16. Nothing relies on
-that before a layer has shown it: the first time that so many units of a batch are computed alone, all units are computed too,
-with and without errors, and where any bit differs the layer is computed in full from then on. It is from the start where it is not
-exactly `nn.Linear`, called once in a batch, with tensors that nothing else holds or reads.
+A matrix product gives a unit the same bits whatever other units it has, where their number is a multiple of 16. Nothing relies
+on that before a layer has shown it: the first time that so many units of a batch are computed alone, all units are computed
+too, with and without errors, and where any bit differs the layer is computed in full from then on. It is from the start where
+it is not exactly `nn.Linear`, called once in a batch, with tensors that nothing else holds or reads.
 """
 
 from collections import Counter
@@ -38,12 +38,6 @@ class _Layer:
     kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
     shown: set[tuple[int, int]] = field(default_factory=set)  # batch and number of units
     differs: bool = False  # a unit alone has other bits than among all
-
-    def usable(self) -> bool:
-        """Whether its forward is that of `nn.Linear`, and nothing else acts on what it takes and gives."""
-        module = self.module
-        hooks = module._forward_hooks or module._forward_pre_hooks or has_replaced_forward(module)
-        return type(module) is nn.Linear and not (self.differs or hooks)
 
 
 @dataclass
@@ -104,17 +98,21 @@ class HitUnits:
                 continue
             number = sum(1 << flow.number[key] for key in own)
             if all(holders[_address(tensor)] == 1 for tensor in own.values()) and not flow.elsewhere & number:
-                golden = [
-                    None if tensor is None else tensor.detach().clone() for tensor in (module.weight, module.bias)
-                ]
-                self._layers.append(_Layer(name, module, number, *golden))
+                weight, bias = (
+                    tensor if tensor is None else tensor.detach().clone() for tensor in (module.weight, module.bias)
+                )
+                self._layers.append(_Layer(name, module, number, weight, bias))
 
     def _hit(self, hit: int) -> list[_Units]:
         """The layers whose input errors in a set of tensors leave as it is, and of which they hit few units."""
         found = []
         for layer in [] if hit & self._flow.unknown else self._layers:
-            if layer.tensors & hit and not self._flow.calls[layer.name].inputs & hit and layer.usable():
-                numbers = _numbers(layer)
+            module = layer.module
+            same = type(module) is nn.Linear and not (
+                module._forward_hooks or module._forward_pre_hooks or layer.differs
+            )
+            if same and layer.tensors & hit and not self._flow.calls[layer.name].inputs & hit:
+                numbers = None if has_replaced_forward(module) else _numbers(layer)
                 found += [] if numbers is None else [_Units(layer, numbers)]
         return found
 
@@ -175,7 +173,7 @@ class HitUnits:
 
 
 def _numbers(layer: _Layer) -> torch.Tensor | None:
-    """The units whose weights or bias differ from those without errors, with others up to a multiple; None if these are many."""
+    """The units whose weights or bias are not those without errors, with others up to a multiple; None if these are many."""
     is_hit = (_bits(layer.module.weight.detach()) != _bits(layer.weight)).any(1)
     if layer.bias is not None:
         is_hit |= _bits(layer.module.bias.detach()) != _bits(layer.bias)

@@ -235,6 +235,8 @@ class AddressSpace:
         self._ends = np.cumsum([eligible.bits for eligible in self.eligible], dtype=np.int64)
         self._word_ends = np.cumsum([eligible.words for eligible in self.eligible], dtype=np.int64)
         self.bits, self.words = (int(ends[-1]) if len(ends) else 0 for ends in (self._ends, self._word_ends))
+        widths = {tensor.format.width if e._whole else 0 for tensor, e in zip(self.tensors, self.eligible, strict=True)}
+        self._width = widths.pop() if len(widths) == 1 else 0  # of words whose bits are all eligible
         self._of_model: tuple[nn.Module, Memory] | None = None
         self._once: dict[Any, Any] = {}
         if self.tensors and not self.bits:
@@ -308,6 +310,11 @@ class AddressSpace:
 
     def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Tensor index (int32), flat word index (int64) and bit number (int64) of ascending positions [n] of bits."""
+        if self._width:  # all tensors at once
+            counts = np.diff(np.searchsorted(positions, self._ends), prepend=0)
+            word = positions >> (self._width.bit_length() - 1)
+            word -= np.repeat(self._word_ends - [eligible.words for eligible in self.eligible], counts)
+            return np.repeat(np.arange(len(counts), dtype=np.int32), counts), word, positions & (self._width - 1)
         tensor, word, bit = np.empty(len(positions), np.int32), np.empty_like(positions), np.empty_like(positions)
         for index, entries, local in _parts(positions, self._ends):
             tensor[entries] = index

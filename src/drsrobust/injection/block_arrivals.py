@@ -31,6 +31,7 @@ _TINY = 1 << 40  # of a weight in fixed point: 2**-120 of the largest one
 _FEW = 32  # thresholds that take less time to compare than to search
 _SPARSE = 12  # arrivals in a block, on average: up to here those that there are are picked, above a block's are sorted in a row
 _GROUP = 1 << 16  # arrivals that are sorted at once: they fit into a core's cache
+_FAULTS = 1 << 12  # arrivals, whose arrays glibc may give back to the system
 _DENSE = 1 << 16  # raw words that take less time to draw than to skip
 _NONE = np.iinfo(np.int32).max  # sorts after all places of a block
 
@@ -108,6 +109,7 @@ class BlockArrivals:
         self.bits = min(max((n - 1).bit_length(), 1), LARGEST)
         self.size = 1 << self.bits
         self.blocks = -(-n >> self.bits)
+        self._shifts = (64 - self.bits - LARGEST * np.arange(PARTS)).astype(np.uint64)[:, None]  # of a word's places
         self._philox = np.random.Philox(0)
         self._state = self._philox.state  # set for each draw: a new generator takes ten times as long
 
@@ -117,7 +119,7 @@ class BlockArrivals:
         mean = -math.log1p(-rate) * self.size  # decides how, not what
         many = mean * 8 > self.size  # marking every place takes less time than sorting the arrivals
         group = 1 if many else max(1, int(_GROUP / (mean + _WORDS)))  # blocks
-        if mean * (end - first) > _GROUP:
+        if mean * (end - first) > _FAULTS:
             # Freed memory would come back as page faults, which take half of the time. glibc keeps blocks as large as the
             # largest one that was ever freed, up to 32 MiB; this block is never touched, so it costs nothing.
             np.empty(31 << 20, np.uint8)
@@ -169,17 +171,16 @@ class BlockArrivals:
         _, start, words = ranges[-1]
         matrix = np.empty((end - first, start + PARTS * words), np.int32)
         for stream, start, words in ranges:
-            raw = self._raw(1 + stream, words * first, words * (end - first)).reshape(-1, words)
-            for part in range(PARTS):
-                matrix[:, start + part * words : start + (part + 1) * words] = self._place(raw, part)
+            raw = self._raw(1 + stream, words * first, words * (end - first)).reshape(-1, 1, words)
+            places = matrix[:, start : start + PARTS * words].reshape(-1, PARTS, words)  # a view
+            np.bitwise_and(raw >> self._shifts, np.uint64(self.size - 1), out=places, casting="unsafe")
         fewest = int(counts.min())
         matrix[:, fewest:][np.arange(fewest, matrix.shape[1]) >= counts[:, None]] = _NONE
         return matrix
 
     def _place(self, raw: np.ndarray, part: np.ndarray | int) -> np.ndarray:
         """Places of parts of raw words: int64."""
-        shift = np.asarray((PARTS - 1 - part) * LARGEST + 64 - PARTS * LARGEST + LARGEST - self.bits).astype(np.uint64)
-        return (raw >> shift).view(np.int64) & (self.size - 1)
+        return (raw >> self._shifts[part, 0]).view(np.int64) & (self.size - 1)
 
     def arrivals(self, rate: float) -> Numbered:
         """Places that are hit at a rate over 0 and up to 1, and for each the number of its first arrival (int64). Rate 1 takes
