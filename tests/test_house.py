@@ -235,7 +235,8 @@ def test_what_is_there_is_registered_and_tested(kind):
     names, places = REGISTERED[kind]
     found = sorted(set(names()))
     assert found and [line for name in found for line in lacking(name, places)] == []
-    assert list(lacking("no_" + "such_name", places)) == [f"no_such_name: add it to {place}" for place in places]
+    nothing = "no" + "such_name"
+    assert list(lacking(nothing, places)) == [f"{nothing}: add it to {place}" for place in places]
 
 
 @needs_git

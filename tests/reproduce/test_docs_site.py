@@ -125,8 +125,10 @@ def test_published_notebooks_have_results_and_no_trace_of_the_machine(tmp_path, 
         write_notebooks([source], tmp_path / "large")
     monkeypatch.setattr("reproduce.published_notebooks.FIGURES", figures)
     assert f"figures/{FOLDER}" in index_notebook(all_notebooks(), GUIDE, []).cells[-1].source
-    write_source(tmp_path, published_folder())
-    assert "AUC 0.8 in" in (tmp_path / "00_quickstart.ipynb").read_text()
+    site = tmp_path / "site"
+    site.mkdir()
+    write_source(site, published_folder())
+    assert "AUC 0.8 in" in (site / "00_quickstart.ipynb").read_text()
 
 
 @pytest.mark.parametrize(
