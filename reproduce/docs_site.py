@@ -93,7 +93,9 @@ def write_source(folder: Path, notebooks: Path | None) -> None:
     pages |= {f"notebooks/{name}.ipynb": f"{name}.ipynb" for name in names} | {
         "notebooks/index.ipynb": "notebooks.ipynb"
     }
-    pages |= {f"figures/{FOLDER}": "notebooks.ipynb"} | {f"figures/{FOLDER}/{name}.ipynb": f"{name}.ipynb" for name in names}
+    pages |= {f"figures/{FOLDER}": "notebooks.ipynb"} | {
+        f"figures/{FOLDER}/{name}.ipynb": f"{name}.ipynb" for name in names
+    }
     read = {path: (ROOT / path).read_text() for path in ("README.md", *texts.values())}
     for name, path in texts.items():
         text = _pictures(read[path]) if name == "figures" else read[path]
@@ -260,7 +262,9 @@ def main(arguments: list[str] | None = None) -> int:
     from sphinx.cmd.build import build_main
 
     parser = argparse.ArgumentParser(prog="python -m reproduce.docs_site", description=__doc__)
-    parser.add_argument("--profile", default="laptop", help="whose executed notebooks are shown where none are published")
+    parser.add_argument(
+        "--profile", default="laptop", help="whose executed notebooks are shown where none are published"
+    )
     options = parser.parse_args(arguments)
     executed = published_folder() or ROOT / "build" / options.profile / "notebooks"
     build = ROOT / "build" / "docs"

@@ -42,9 +42,9 @@ def publish(
     paper: Path = ROOT / "paper",
     cached: bool = False,
 ) -> list[str]:
-    """Copies a run's figures, tables, verdicts, record and executed notebooks (`notebooks/`) to `target`, in place of all earlier
-    files, and writes `CLAIMS.md` and `README.md` there, and what the README, the guides to models and protections, and the article say of them. It makes no
-    number, verdict or sum of its own.
+    """Copies a run's figures, tables, verdicts, record and executed notebooks (`notebooks/`) to `target`, in place of all
+    earlier files, and writes `CLAIMS.md` and `README.md` there, and what the README, the guides to models and protections, and
+    the article say of them. It makes no number, verdict or sum of its own.
 
     Args:
         profile, build: of the run.

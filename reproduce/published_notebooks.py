@@ -45,7 +45,9 @@ def published(notebook: nbformat.NotebookNode, build: Path = ROOT) -> nbformat.N
         notebook: as papermill wrote it.
         build: a folder whose path no output may hold, as that of the repository, the cache and the home folder.
     """
-    places = sorted({*map(str, (ROOT, build, cache_folder(), Path.home(), tempfile.gettempdir()))}, key=len, reverse=True)
+    places = sorted(
+        {*map(str, (ROOT, build, cache_folder(), Path.home(), tempfile.gettempdir()))}, key=len, reverse=True
+    )
     place = re.compile("|".join(rf"{re.escape(one)}(?=/|\b)" for one in places if one != "/"))
     made = nbformat.v4.new_notebook(metadata={"kernelspec": notebook.metadata.kernelspec})
     made.metadata["language_info"] = {"name": "python"}

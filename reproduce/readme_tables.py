@@ -88,7 +88,10 @@ def with_gallery(page: str, figures: Path, names: list[str]) -> str:
     lines = [_line(*[""] * COLUMNS), _line(*["---"] * COLUMNS)]
     lines += [f"| {' | '.join(row + [''] * (COLUMNS - len(row)))} |" for row in rows]
     if (figures / FOLDER).is_dir():
-        lines += ["", f"All of them with code and tables, without running anything: the [executed notebooks](figures/{FOLDER})."]
+        lines += [
+            "",
+            f"All of them with code and tables, without running anything: the [executed notebooks](figures/{FOLDER}).",
+        ]
     return _replaced(page, GALLERY_BEGIN, GALLERY_END, "\n".join(lines), "the gallery")
 
 

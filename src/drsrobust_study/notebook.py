@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _REFUSALS = (ValueError, TypeError, FileNotFoundError)
 _PACKAGES = (Path(drsrobust.__file__).parent, Path(__file__).parent)
 _BETWEEN = (Path("<string>"), Path(contextlib.__file__))  # a dataclass's __init__, a context manager's __enter__
-# Least and greatest number of a first cell, by the parameter's name; of all others whole numbers are at least 1 and numbers over 0.
+# Least and greatest number of a first cell, by the parameter's name; others: whole numbers are at least 1, numbers over 0.
 _SEED, _BIT, _SHARE, _ANY = (0, 2**64 - 1), (0, 31), (0.0, 1.0), (0, inf)
 BOUNDS = {"seed": _SEED, "train_seeds": _SEED, "bit": _BIT, "bits": _BIT, "protected": _BIT, "sizes": (28_017, inf)}
 BOUNDS |= dict.fromkeys(("ber", "bers", "search_ber", "front_ber", "flip_rates", "rates"), _SHARE)

@@ -97,14 +97,20 @@ def test_home_has_what_the_readme_has(source):
 
 def test_published_notebooks_have_results_and_no_trace_of_the_machine(tmp_path, monkeypatch):
     """They are on the site, and the index leads to them, where the folder exists."""
-    cell = nbformat.v4.new_code_cell("x", metadata={"papermill": {"start_time": "2026-01-01T00:00:00"}}, execution_count=3)
+    cell = nbformat.v4.new_code_cell(
+        "x", metadata={"papermill": {"start_time": "2026-01-01T00:00:00"}}, execution_count=3
+    )
     picture = io.BytesIO()
     Image.effect_noise((300, 300), 50).convert("RGB").save(picture, "PNG")
     data = {"image/png": base64.b64encode(picture.getvalue()).decode(), "application/javascript": "alert()"}
     cell.outputs = [nbformat.v4.new_output("stream", name="stderr", text="50%|")]
-    cell.outputs += [nbformat.v4.new_output("stream", name="stdout", text=f"AUC 0.8 in {tmp_path}/run/x.csv and {ROOT}")]
+    cell.outputs += [
+        nbformat.v4.new_output("stream", name="stdout", text=f"AUC 0.8 in {tmp_path}/run/x.csv and {ROOT}")
+    ]
     cell.outputs += [nbformat.v4.new_output("display_data", data=data)]
-    notebook = nbformat.v4.new_notebook(cells=[cell], metadata={"kernelspec": {"name": "python3", "display_name": "Python"}})
+    notebook = nbformat.v4.new_notebook(
+        cells=[cell], metadata={"kernelspec": {"name": "python3", "display_name": "Python"}}
+    )
     source = tmp_path / "run" / "notebooks" / "00_quickstart.ipynb"
     source.parent.mkdir(parents=True)
     nbformat.write(notebook, source)
@@ -119,8 +125,10 @@ def test_published_notebooks_have_results_and_no_trace_of_the_machine(tmp_path, 
         write_notebooks([source], tmp_path / "large")
     monkeypatch.setattr("reproduce.published_notebooks.FIGURES", figures)
     assert f"figures/{FOLDER}" in index_notebook(all_notebooks(), GUIDE, []).cells[-1].source
-    write_source(tmp_path, published_folder())
-    assert "AUC 0.8 in" in (tmp_path / "00_quickstart.ipynb").read_text()
+    site = tmp_path / "site"
+    site.mkdir()
+    write_source(site, published_folder())
+    assert "AUC 0.8 in" in (site / "00_quickstart.ipynb").read_text()
 
 
 @pytest.mark.parametrize(
