@@ -375,11 +375,12 @@ def test_rows_by_themselves_and_all_of_them(splits, monkeypatch):
     real = reach._scored
     monkeypatch.setattr(reach, "_scored", lambda batches, rows: scored.append(rows) or real(batches, rows))
     weight = "sparse_arch.embedding_bag_collection.embedding_bags.movie.weight"
-    table = dr.Rows(weight, data.test.sparse["movie"].values[:1])
+    table, other = (dr.Rows(weight.replace("movie", n), data.test.sparse[n].values[:1]) for n in ("movie", "user"))
     for errors, expected in (
         ([(FixedCount(1), table)], [64]),
         ([(FixedCount(1), "over_mlp")], [n]),
         ([(FixedCount(1), table), (FixedCount(1), "over_mlp")], [n, 64]),
+        ([(FixedCount(1), table), (FixedCount(1), other), (FixedCount(1), "over_mlp")], [n, 64]),
         ([(BitFlip(0.2), weight)], [n]),
     ):
         with inject(model, errors, seed=3) as error_map:
@@ -406,7 +407,7 @@ def test_witnesses_are_unaffected_rows_between_the_affected_ones(rows, n):
 def test_one_rerun_in_fifty_is_compared_with_a_full_run(splits, monkeypatch):
     """Time is counted in calls: each rerun and each full run takes 1."""
     model = build_model("deepfm", splits["ids"].schema)
-    monkeypatch.setattr(affected_rows.time, "process_time", itertools.count().__next__)
+    monkeypatch.setattr(affected_rows.time, "process_time", itertools.count(100).__next__)
     evaluator, full = Evaluator(model, splits["ids"].test), []
     real = evaluator._reach.full
     monkeypatch.setattr(evaluator._reach, "full", lambda: full.append(trial) or real())
