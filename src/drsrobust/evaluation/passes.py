@@ -60,7 +60,11 @@ class Passes:
     traced = False
 
     def full(self) -> Any:
-        """Scores of all rows by the model in its present state."""
+        """Scores of all rows, as logits (`Scoring.logits`), by the model in its present state: a server gets its weights first.
+
+        Raises:
+            RowsError: rows could not be scored, as for a lost connection; any other exception counts as the model's.
+        """
         raise NotImplementedError
 
     def of(self, maps: Iterable["ErrorMap"]) -> Any:
@@ -136,7 +140,7 @@ class OtherRows:
     tasks: tuple[str, ...] = ()
     fingerprint: str
     here_alone: str | None = None
-    # Of rows in batches alone; without values, which fields of a dataclass would take for defaults.
+    # Of rows in batches; the last three of all rows of clicks and lists. Without values, which dataclasses would take for defaults.
     batches: Sequence[Any]
     sizes: np.ndarray
     labels: "np.ndarray | Ids"

@@ -1,7 +1,6 @@
 """A figure in words, read from what is drawn: alternative text with the ends of each panel, and words of its points."""
 
 import re
-from collections.abc import Callable
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
@@ -21,11 +20,11 @@ LETTERS = 400  # of an alternative text at most: a screen reader cannot stop in 
 _POINTS = 400  # of a figure at most, with words of their own
 
 
-def text(figure: "Figure", message: str = "", named: Callable[[str], str] = readable) -> str:
+def text(figure: "Figure", message: str = "") -> str:
     """The message, then what each panel shows with its least and greatest value, as far as 400 letters hold; of a panel without
-    axes, its words. `named` gives the texts of a figure the names of data sets, models and components."""
+    axes, its words."""
     panels = [ax for ax in figure.axes if ax.get_label() != "<colorbar>"]
-    parts = [named(_panel(ax) if ax.axison else _words(ax)) for ax in panels]
+    parts = [readable(_panel(ax) if ax.axison else _words(ax)) for ax in panels]
     message = shorten(message, LETTERS // 2, placeholder=" ...")
     for shown in range(len(parts), 0, -1):
         rest = len(parts) - shown

@@ -46,7 +46,6 @@ def save(
     title: str | None = None,
     timed: bool = False,
     appendix: bool = False,
-    typed: bool = False,
     folder: Path | None = None,
 ) -> None:
     """Writes `<name>.svg`, `<name>.png`, `data/<name>.csv` (what was drawn) and `data/<name>.json` (`title`, `caption`,
@@ -66,7 +65,6 @@ def save(
         title: a sentence, which is drawn above the panels; None: the caption.
         timed: the numbers are measured times, which differ from run to run.
         appendix: reports show the figure in their appendix.
-        typed: components keep the names by which they are targets, as `embedding`; else they have those of `display_name`.
         folder: where to; then nothing is shown. None: `figures_folder()`.
 
     Raises:
@@ -74,13 +72,11 @@ def save(
     """
     figure, silent = ax.figure, folder is not None
     folder = folder or figures_folder()
-    named = str if typed else readable
-    if not typed:
-        _rename(figure)
+    _rename(figure)
     words = {"title": title or caption, "caption": caption, "details": details}
     words |= {
-        "title": named(words["title"]),
-        "alt": alt_text.text(figure, named(words["title"]), named),
+        "title": readable(words["title"]),
+        "alt": alt_text.text(figure, readable(words["title"])),
         "timed": timed,
         "appendix": appendix,
     }
@@ -93,7 +89,7 @@ def save(
         for ending, written in metadata.items():
             with new_file(folder / f"{name}.{ending}") as part:
                 figure.savefig(part, format=ending, metadata=written)
-    words["points"] = [[x, y, named(text)] for x, y, text in alt_text.points(figure)]
+    words["points"] = [[x, y, readable(text)] for x, y, text in alt_text.points(figure)]
     _write(folder / "data" / name, data, words)
     if silent:
         plt.close(figure)
@@ -122,7 +118,7 @@ def read_words(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _rename(figure: mpl.figure.Figure) -> None:
-    """Writes display names in place of the names of data sets, models and components in all texts."""
+    """Writes display names in place of the names of data sets and models in all texts."""
     for panel in figure.axes:
         for axis in (panel.xaxis, panel.yaxis):
             if isinstance(axis.get_major_locator(), FixedLocator):

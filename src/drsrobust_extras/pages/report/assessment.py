@@ -237,7 +237,7 @@ def _draw_parts(by_part: "pd.DataFrame", headline: Headline, folder: Path) -> No
     data = data[columns]
     caption = f"{headline.unit} lost by one flip, by the part it hits: mean over trials with its 95 % interval."
     title = "What one flip costs, by component and class of bits"
-    save(by_condition(data, headline.drop, headline), "one_flip", data, caption, title=title, typed=True, folder=folder)
+    save(by_condition(data, headline.drop, headline), "one_flip", data, caption, title=title, folder=folder)
 
 
 def _draw_counts(counts: "pd.DataFrame", headline: Headline, title: str, folder: Path) -> None:
@@ -245,7 +245,7 @@ def _draw_counts(counts: "pd.DataFrame", headline: Headline, title: str, folder:
     software = counts["target"] == "all"
     data = counts[software | (counts["mitigation"] != NONE)][columns]
     caption = f"Expected {headline.unit} lost by so many flips of any stored bits, without and with protection."
-    save(_counts(data, headline), "flips", data, caption, title=title, typed=True, folder=folder)
+    save(_counts(data, headline), "flips", data, caption, title=title, folder=folder)
 
 
 @styled
