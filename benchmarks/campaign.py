@@ -36,6 +36,10 @@ from drsrobust_study.mitigations import LARGE, TABLE_ROWS
 # The targets of speed.
 OVER_SUM = 1.10  # times inject and undo, a forward pass and an AUC, at most
 OVER_LATE = 1.25  # the same with a forward pass of the affected modules alone
+OVER_FORWARD = {
+    "over_mlp": 0.35,
+    "all": 0.80,
+}  # target -> of a forward pass, a trial of the large model at `LOOP_RATE`, at most
 LOOP_SMALL, LOOP_LARGE, LOOP_ONE_ERROR = 100, 150, 2000  # times the loop's trials per second, at least
 
 COLUMNS = (
@@ -304,6 +308,11 @@ def verdicts(table: pd.DataFrame) -> Iterator[Verdict]:
         yield from _worst(f"{model}: embedding up to {LOOP_RATE:g}, over the loop", points, "over_loop", LOOP_SMALL)
     at_rate = large[(large["rate"] / LOOP_RATE - 1).abs() < 1e-3]
     yield from _worst(f"{LARGE}: embedding at {LOOP_RATE:g}, over the loop", at_rate, "over_loop", LOOP_LARGE)
+    of_large = ours[(ours["model"] == LARGE) & ((ours["rate"] / LOOP_RATE - 1).abs() < 1e-3)]
+    of_large = of_large.assign(over_forward=of_large["ms_per_trial"] / of_large["forward_ms"])
+    for target, limit in OVER_FORWARD.items():
+        points = of_large[of_large["target"] == target]
+        yield from _worst(f"{LARGE}: {target} at {LOOP_RATE:g}, over a forward pass", points, "over_forward", limit)
     single = large[large["rate"].isna()]
     yield from _worst(f"{LARGE}: one error in embedding, over the loop", single, "over_loop", LOOP_ONE_ERROR)
 
