@@ -46,7 +46,8 @@ def test_others_know_faces_alone(package):
         f"{path.relative_to(SOURCES)}: {module}"
         for path in (SOURCES / package).rglob("*.py")
         for module, name in imported(path)
-        if module.split(".")[0] == "drsrobust" and not (module in faces and name in {None, "__version__", *homes_of(module)})
+        if module.split(".")[0] == "drsrobust"
+        and not (module in faces and name in {None, "__version__", *homes_of(module)})
     ]
     assert inner == []
 

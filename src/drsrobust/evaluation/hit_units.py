@@ -84,7 +84,10 @@ class HitUnits:
         tensors = [
             tensor for _, module in modules for tensor in (*module._parameters.values(), *module._buffers.values())
         ]
-        holders = Counter(_address(tensor) for tensor in tensors)
+        try:
+            holders = Counter(_address(tensor) for tensor in tensors)
+        except (RuntimeError, TypeError):  # a wrapper around other tensors, of which some may be those of a layer
+            return
         for name, module in modules:
             calls = flow.calls.get(name)
             if type(module) is not nn.Linear or flow.problem or calls is None or not calls.once:

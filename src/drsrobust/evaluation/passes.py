@@ -140,7 +140,7 @@ class OtherRows:
     tasks: tuple[str, ...] = ()
     fingerprint: str
     here_alone: str | None = None
-    # Of rows in batches; the last three of all rows of clicks and lists. Without values, which dataclasses would take for defaults.
+    # Of rows in batches, the last three of others too. Without values, which fields of a dataclass would take for defaults.
     batches: Sequence[Any]
     sizes: np.ndarray
     labels: "np.ndarray | Ids"

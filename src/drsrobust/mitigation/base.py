@@ -135,8 +135,8 @@ class Mitigation(ABC):
     """A protection. `a + b` applies both, from left to right.
 
     A subclass sets `name`, implements `settings`, and overrides `screen`, `register_hooks` (with `new_detection`) and `cost` as
-    far as it has these sides; `covers` and `on` too, if `dr.plan` shall place it on single tensors. `run_trial` gives the drawn map
-    to `screen` and evaluates what it leaves with the hooks; `inject` and `dr.plan` screen too.
+    far as it has these sides; `covers` and `on` too, if `dr.plan` shall place it on single tensors.
+    `run_trial` gives the drawn map to `screen`, and evaluates what it leaves with the hooks; `inject` and `dr.plan` screen too.
 
     Attributes:
         name: label in tables and legends. Several settings may share it; conditions, stores and tables use `identity`.
