@@ -276,7 +276,11 @@ class AffectedRows(Passes):
         """Tables whose readers are known and that scores depend on -> the features that they are looked up with."""
         lookups: Any = self._lookups
         known = {} if self.all_rows or self._split is None else lookups.tables
-        return {table: lookups.features(table) for table in known if table not in self._unknown}
+        return {
+            table: lookups.features(table)
+            for table in known
+            if table not in self._unknown and self.flow.read >> self.flow.number[table] & 1
+        }
 
     def of(self, maps: Iterable[ErrorMap]) -> Affected:
         """The rows and tensors that the errors of several maps together affect."""

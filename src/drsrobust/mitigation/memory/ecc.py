@@ -106,7 +106,7 @@ class SECDED:
             ValueError: a word has more bits than the code.
         """
         words = np.ascontiguousarray(words, np.uint64)
-        if (words >> np.uint64(self.data_bits)).any():
+        if self.data_bits < 64 and (words >> np.uint64(self.data_bits)).any():
             raise ValueError(f"a word has more than {self.data_bits} bits")
         of_bytes = words.astype("<u8", copy=False).view(np.uint8).reshape(-1, 8)
         check = np.zeros(len(words), np.uint8)
