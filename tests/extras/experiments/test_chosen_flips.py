@@ -245,7 +245,7 @@ def words_of(flips):
 
 def test_a_protection_that_passes_one_flip_of_a_pair_and_not_the_other(dense_evaluator):
     """A pair counts only if both flips stay as they are, not removed and not in another word's value."""
-    evaluator, options = dense_evaluator, {"bits": range(20, 28), "pairs_in": 32}
+    evaluator, options = dense_evaluator, {"bits": range(20, 26), "pairs_in": 32}
     space = dr.resolve(evaluator.model)
     free = dr.worst_case(evaluator, budget=8, allowed=dr.Allowed(**options)).flips
     assert measured_flips(evaluator, options) == [0, 2, 4]
