@@ -81,7 +81,7 @@ GUARDED = "if __name__ == '__main__':\n    " + RUN.replace("\n", "\n    ")
     ("text", "trials", "workers", "lines", "error"),
     [
         (RUN, "10", "2", ["once"], r"script.py:\d+ would run again in each worker process.*__main__"),
-        (RUN, "2000", "None", ["once", "2000 trials"], "run in this process alone: .*would run again"),
+        (RUN, "200", "None", ["once", "200 trials"], "run in this process alone: .*would run again"),
         (GUARDED, "10", "2", ["once", "10 trials"], None),
     ],
     ids=["unguarded", "unguarded, no workers asked for", "guarded"],

@@ -53,6 +53,14 @@ def test_a_good_run(tmp_path, capfd):
     assert "TCP" not in capfd.readouterr().err
 
 
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    """A folder with a good run."""
+    folder = tmp_path_factory.mktemp("drawn")
+    assert run(folder, DRAW).ok
+    return folder
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("cell", "says"),
@@ -66,8 +74,9 @@ def test_a_good_run(tmp_path, capfd):
         ("pass", "ended without its figure"),
     ],
 )
-def test_failures_are_kept_apart_and_leave_no_old_result(tmp_path, cell, says):
-    assert run(tmp_path, DRAW).ok
+def test_failures_are_kept_apart_and_leave_no_old_result(drawn, tmp_path, cell, says):
+    shutil.copytree(drawn, tmp_path, dirs_exist_ok=True)
+    assert (tmp_path / "run" / "figures" / "10_test.svg").exists()
     outcome = run(tmp_path, cell)
     assert not outcome.ok and says in outcome.error and outcome.figures == []
     assert files(tmp_path) == ["10_test.failed.ipynb"]
