@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from drsrobust._names import MOVED, NAMES, homes_of
+from drsrobust._names import MODULES, NAMES, homes_of
 
 # Packages in the order of the index.
 GROUPS = ("injection", "mitigation", "planning", "evaluation", "campaign", "statistics", "plots", "report", "data")
@@ -27,6 +27,11 @@ GROUPS += (
 )
 _EVERYWHERE = ("drsrobust", "drsrobust.extend")  # faces with names of several packages
 FURTHER = ("fleet_risk.Fleet", "timing.overhead")  # of modules that are no attributes of `drsrobust`
+HOMES = MODULES | {
+    "": "drsrobust",
+    **{name: f"drsrobust_extras.risk.{name}" for name in ("fleet_risk", "timing")},
+    **{name: f"drsrobust_extras.experiments.{name}" for name in ("allowed_flips", "chosen_flips", "probe_rows")},
+}
 SHOWN = 6  # links to sections that use a name
 HEADING = re.compile(r"^```.*?^```|^#+ ([^\n]*)", re.DOTALL | re.MULTILINE)  # outside of code
 
@@ -52,16 +57,10 @@ def public_names() -> dict[str, Any]:
     found: dict[int, tuple[str, Any]] = {}
     for path in (*paths, *FURTHER):
         package, _, name = path.rpartition(".")
-        value = getattr(_module(package), name)
+        value = getattr(import_module(HOMES[package]), name)
         if inspect.isclass(value) or inspect.isfunction(value):
             found.setdefault(id(value), (path, value))
     return dict(sorted(found.values(), key=lambda pair: pair[0].rpartition(".")[2].lower()))
-
-
-def _module(name: str) -> Any:
-    """A module by the name that users write after `dr.`, or had before version 0.11; of an empty one the package."""
-    full = f"drsrobust.{name}".rstrip(".")
-    return import_module(MOVED.get(full, full))
 
 
 def _names_of(module: Any) -> list[str]:
@@ -71,9 +70,9 @@ def _names_of(module: Any) -> list[str]:
 
 def group(path: str, value: Any) -> str:
     """The package whose page lists a name."""
-    home = next((old for old, new in MOVED.items() if f"{value.__module__}.".startswith(f"{new}.")), value.__module__)
-    face = next((face for face in NAMES if face not in _EVERYWHERE and path in homes_of(face)), home)
-    module = path.split(".")[0] if "." in path else face.split(".")[1]
+    face = next((face for face in NAMES if face not in _EVERYWHERE and path in homes_of(face)), value.__module__)
+    parts = face.split(".")
+    module = path.split(".")[0] if "." in path else parts[2 if parts[0] == "drsrobust_extras" else 1]
     return "campaign" if module == "campaign_file" else module
 
 
@@ -121,7 +120,7 @@ def write_api(folder: Path, guides: list[Section]) -> None:
     parts = ["# Public names", "", about, ""]
     for package in GROUPS:
         listed = {path: value for path, value in names.items() if group(path, value) == package}
-        about = first_sentence(_module(package))
+        about = first_sentence(import_module(HOMES[package]))
         table = ["| name | what it is |", "| --- | --- |"]
         table += [f"| [{path}]({path}.md) | {_cell(first_sentence(value))} |" for path, value in listed.items()]
         toctree = ["```{toctree}", ":hidden:", "", *(f"{path.rpartition('.')[2]} <{path}>" for path in listed), "```"]
@@ -183,7 +182,7 @@ def _page(path: str, value: Any, guides: list[Section], made_by: list[str]) -> s
     kind = "autoclass" if inspect.isclass(value) else "autofunction"
     members = ["   :members:", "   :show-inheritance:"] if kind == "autoclass" else []
     package, _, last = path.rpartition(".")
-    full = f"{_module(package).__name__}.{last}"  # Sphinx imports it
+    full = f"{HOMES[package]}.{last}"  # Sphinx imports it
     parts = [f"# dr.{path}", "", "```{eval-rst}", f".. {kind}:: {full}", *members, "```", ""]
     shown = example(path, value, guides)
     if shown:

@@ -131,7 +131,7 @@ def test_conditions_and_time_left(monkeypatch):
     assert report.text(20.0).split(", ") == ["0:44 left", "0/2 conditions", "1 trials/s"]
     schedule.add(finished(0, range(20, 32), seconds=2.0))
     schedule.add(finished(1, range(32), seconds=2.0))
-    assert report.text(32.0).startswith("2/2 conditions") and report.text(32.0).endswith("0:00 left")
+    assert report.text(32.0).split(", ")[:2] == ["0:00 left", "2/2 conditions"]
 
 
 def test_a_batch_run_is_quiet(evaluator, tmp_path, monkeypatch, capsys):

@@ -77,7 +77,7 @@ def test_commas_and_ranges_are_values():
     assert found.varied == ["trials", "seed"] and found.fixed["test_rows"] == 1000
     whole = found.parameters("trials=20,seed=1")
     assert whole == SMOKE.parameters["03_ber_sweep"] | {"trials": 20, "seed": 1, "test_rows": 1000}
-    assert list(sweep("11_one_flip", "seed=-1..1,5").points) == ["seed=-1", "seed=0", "seed=1", "seed=5"]
+    assert list(sweep("11_one_flip", "seed=0..2,5").points) == ["seed=0", "seed=1", "seed=2", "seed=5"]
     assert list(sweep("11_one_flip", "model_name=dlrm,fm", "seed=3").points) == ["model_name=dlrm", "model_name=fm"]
 
 

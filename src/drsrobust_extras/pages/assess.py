@@ -27,6 +27,7 @@ from drsrobust_extras.pages.campaign_file import (
     ModelSettings,
     ReportSettings,
     RowsSettings,
+    mitigation_of,
     read_campaign_file,
 )
 from drsrobust_extras.pages.model_file import ByName, ModelFile, read_frame
@@ -239,10 +240,7 @@ def _possible(kinds: Sequence[type[Mitigation]], loaded: Loaded, notes: list[str
     """Names of those mitigations that can protect the model; appends to `notes` why another one cannot."""
     for kind in kinds:
         try:
-            if kind is ActivationClipping:
-                kind.fit(loaded.evaluator.model, loaded.clean, rows=32, forward=loaded.forward)
-            else:
-                (kind.fit(loaded.evaluator.model) if hasattr(kind, "fit") else kind()).check(loaded.evaluator.model)
+            mitigation_of(kind.__name__, loaded).check(loaded.evaluator.model)
         except ValueError as error:
             notes.append(f"without {kind.__name__}: {error}")
         else:
@@ -264,12 +262,12 @@ def _conditions(
         parts.loc[rows.index, "target"] = target if isinstance(target, str) else " | ".join(target)
         by_errors.setdefault(tuple(rows["bits"]), []).append(target)
     for classes, targets in by_errors.items():
-        errors = [{"kind": "FixedCount", "k": 1, "bits": list(bits)} for bits in classes]
+        errors = [{"kind": FixedCount.__name__, "k": 1, "bits": list(bits)} for bits in classes]
         conditions.append({"errors": errors, "targets": targets})
     parts["error_model"] = [FixedCount(1, bits=bits).label for bits in parts["bits"]]
     most = max(100, int(parts["eligible"].sum()) // MOST_BITS)
     counts = [count for count in COUNTS if count <= most]
-    flips = {"errors": [{"kind": "FixedCount", "k": counts}]}
+    flips = {"errors": [{"kind": FixedCount.__name__, "k": counts}]}
     conditions.append(flips | {"targets": ["all"], "mitigations": ["none", *software]})
     if memory:  # a target of another name: maps under ECC are drawn plainly, since it corrects single flips
         components = list(dict.fromkeys(parts["component"]))

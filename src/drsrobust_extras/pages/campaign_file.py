@@ -205,7 +205,7 @@ class CampaignFile:
             {
                 "errors": [error for table in grid.errors for error in _errors(table)],
                 "targets": grid.targets,
-                "mitigations": [_mitigation(entry, loaded) for entry in grid.mitigations],
+                "mitigations": [mitigation_of(entry, loaded) for entry in grid.mitigations],
             }
             for grid in settings.grids()
         ]
@@ -344,11 +344,12 @@ def _errors(table: Mapping[str, Any]) -> Iterator[injection.ErrorModel]:
         yield _called("campaign.errors", kind, arguments | {lists[0]: value})
 
 
-def _mitigation(written: Any, loaded: Loaded) -> mitigation.Mitigation | None:
+def mitigation_of(written: Any, loaded: Loaded) -> mitigation.Mitigation | None:
+    """A mitigation as a file names it: by name, a table with `kind`, or a list, of which it is the sum; `none` is None."""
     if written == _NONE:
         return None
     if isinstance(written, list):
-        return reduce(add, [_mitigation(part, loaded) for part in written])
+        return reduce(add, [mitigation_of(part, loaded) for part in written])
     kind, arguments = _kind(
         "campaign.mitigations",
         {"kind": written} if isinstance(written, str) else written,

@@ -177,10 +177,10 @@ class ByName:
             elif parameter.default is parameter.empty:
                 raise ValueError(
                     f"{of} takes {name!r}, which is no column of the rows ({', '.join(columns)}); rename one of the two, or "
-                    "define forward(model, batch) beside the model's code"
+                    "define forward(model, batch) in the model's file"
                 )
         if not taken:
-            raise ValueError(f"{of} takes no column by name; define forward(model, batch) beside the model's code")
+            raise ValueError(f"{of} takes no column by name; define forward(model, batch) in the model's file")
         return taken
 
     def __call__(self, model: nn.Module, batch: Any) -> torch.Tensor:
@@ -193,7 +193,7 @@ class ByName:
                 if len(lengths) and (lengths != lengths[0]).any():
                     raise ValueError(
                         f"column {name!r} holds lists of {int(lengths.min())} to {int(lengths.max())} ids; pad them to one "
-                        "length, or define forward(model, batch) beside the model's code"
+                        "length, or define forward(model, batch) in the model's file"
                     )
                 ids = ids.reshape(rows, -1)
             values[name] = ids

@@ -116,7 +116,7 @@ def flips_until(k: np.ndarray, mean: np.ndarray, low: np.ndarray, high: np.ndarr
     Example:
         >>> k, mean = np.array([1, 10, 100]), np.array([1e-4, 1e-3, 1e-2])
         >>> flips_until(k, mean, mean / 1.5, mean * 1.5), flips_until(k, mean, mean / 9, mean * 9)
-        ('about 100 flips [66, or more than 100]', 'between 11 flips and more than 100')
+        ('about 100 flips [67, or more than 100]', 'between 11 flips and more than 100')
     """
     least, about, most = (_crossing(k, losses_at, level) for losses_at in (high, mean, low))
     if least is None:
