@@ -55,7 +55,10 @@ class Notebook:
             if name not in self.parameters:
                 raise unknown(f"parameter of {self.name}", name, self.parameters)
         try:
-            check_values(values, {name: parameter.annotation for name, parameter in self.parameters.items()})
+            check_values(
+                {name: value for name, value in values.items() if value != self.parameters[name].default},
+                {name: parameter.annotation for name, parameter in self.parameters.items()},
+            )
         except (TypeError, ValueError) as error:
             raise type(error)(f"{self.name}: {error}") from None
 

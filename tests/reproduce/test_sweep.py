@@ -31,8 +31,8 @@ import drsrobust as dr
 place = pathlib.Path(log)
 with open(place / "ran", "a") as file:
     file.write(f"{seed} {trials}\\n")
-if trials < 1:
-    raise ValueError(f"trials must be at least 1, got {trials}")
+if trials > 8:
+    raise ValueError(f"trials must be at most 8, got {trials}")
 while seed == stop and not (place / "go").exists():
     time.sleep(0.05)
 curve = {"ber": [1e-5, 1e-3], "seed": [7, 7], "auc": [0.8, 0.5 + seed / 100], "auc_low": [0.79, 0.5], "auc_high": [0.81, 0.6]}
@@ -260,18 +260,18 @@ def check_page(folder, points):
 
 @pytest.mark.long
 def test_a_failed_point_does_not_end_the_others(call, tmp_path):
-    done = run(call, "trials=0,1", "seed=3")
+    done = run(call, "trials=1,9", "seed=3")
     assert done.returncode == 1
-    said = "ValueError: trials must be at least 1, got 0"
-    assert f"reproduce: trials=0 failed: {said}\n" in done.stderr and "1 of 2 points failed" in done.stderr
+    said = "ValueError: trials must be at most 8, got 9"
+    assert f"reproduce: trials=9 failed: {said}\n" in done.stderr and "1 of 2 points failed" in done.stderr
     assert "Traceback" not in done.stderr
     (folder,) = (path for path in (tmp_path / "build").iterdir() if path.is_dir())
     points = pd.read_csv(folder / "points.csv")
-    assert points["status"].tolist() == ["failed", "done"] and points["error"][0] == said
+    assert points["status"].tolist() == ["done", "failed"] and points["error"][1] == said
     assert set(pd.read_csv(folder / "sweep.csv")["trials"]) == {1}
     assert "1 of 2 points have none" in (folder / "index.html").read_text()
-    assert run(call, "trials=0,1", "seed=3").returncode == 1
-    assert ran(tmp_path) == ["3 0", "3 0", "3 1"]  # the failed point alone is tried again
+    assert run(call, "trials=1,9", "seed=3").returncode == 1
+    assert ran(tmp_path) == ["3 1", "3 9", "3 9"]  # the failed point alone is tried again
 
 
 PAGE = (ROOT / "docs" / "sweeps.md").read_text()
