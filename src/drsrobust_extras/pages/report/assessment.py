@@ -116,7 +116,7 @@ def flips_until(k: np.ndarray, mean: np.ndarray, low: np.ndarray, high: np.ndarr
     Example:
         >>> k, mean = np.array([1, 10, 100]), np.array([1e-4, 1e-3, 1e-2])
         >>> flips_until(k, mean, mean / 1.5, mean * 1.5), flips_until(k, mean, mean / 9, mean * 9)
-        ('about 100 flips [67, or more than 100]', 'between 11 flips and more than 100')
+        ('about 100 flips [67, or more than 100]', 'between 12 flips and more than 100')
     """
     least, about, most = (_crossing(k, losses_at, level) for losses_at in (high, mean, low))
     if least is None:
@@ -130,7 +130,8 @@ def flips_until(k: np.ndarray, mean: np.ndarray, low: np.ndarray, high: np.ndarr
 
 
 def _crossing(k: np.ndarray, losses_at: np.ndarray, level: float) -> int | None:
-    """Where losses, as far as they grow, reach a level, by a power law between neighbours, to two digits; None: nowhere."""
+    """The fewest flips whose losses, as far as they grow, reach a level, by a power law between neighbours, rounded up to two
+    digits; None: nowhere."""
     grown = np.maximum.accumulate(np.nan_to_num(losses_at))
     reached = np.flatnonzero(grown >= level)
     if not len(reached):
@@ -141,7 +142,7 @@ def _crossing(k: np.ndarray, losses_at: np.ndarray, level: float) -> int | None:
     share = np.log(level / before) / np.log(after / before)
     flips = float(k[at - 1] * (k[at] / k[at - 1]) ** share)
     step = 10 ** max(0, int(np.floor(np.log10(flips))) - 1)
-    return round(flips / step) * step
+    return int(np.ceil(round(flips / step, 6))) * step
 
 
 def _clear(plain: "pd.DataFrame", headline: Headline) -> int:
