@@ -17,7 +17,7 @@ def test_python_runs(capsys, run_page):
         names = run_page("your_model.md", blocks=8)
     printed = capsys.readouterr().out
     assert "[0 1 3 0] [2 0 1 3]" in printed
-    shown = re.search(r"```text\n(.*?)```", PAGE.read_text(), re.DOTALL)[1]
+    shown = re.search(r"```text\n( +target.*?)```", PAGE.read_text(), re.DOTALL)[1]
     assert shown.splitlines()[0] in printed
     expected = pd.read_csv(StringIO(shown), sep=r"\s+")
     pd.testing.assert_frame_equal(

@@ -140,6 +140,6 @@ def test_a_rank_that_fails_ends_all(tmp_path, how):
         )
     if how != "killed":
         return
-    finished, _ = run_ranks(2, checks.campaign, "table_wise", store, folder=tmp_path)
-    whole, _ = run_ranks(2, checks.campaign, "table_wise", f"{tmp_path}/other", folder=tmp_path)
+    finished, _ = run_ranks(2, checks.campaign, "table_wise", store, "plain", folder=tmp_path)
+    whole, _ = run_ranks(2, checks.campaign, "table_wise", f"{tmp_path}/other", "plain", folder=tmp_path)
     assert repr(finished[0][0].to_dict()) == repr(whole[0][0].to_dict())
