@@ -9,7 +9,6 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from ctypes import c_char
 from functools import reduce
 from typing import Any, NamedTuple, Protocol
 
@@ -17,9 +16,10 @@ import numpy as np
 import torch
 from torch import nn
 from torch.autograd.graph import increment_version
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
+from drsrobust.injection.copy_watch import unwatch_copies, watch_copies
+from drsrobust.injection.read_only import refuse_read_only
 from drsrobust.injection.stored import OPTIMIZER, Stored, distinct_spans
 from drsrobust.injection.words import WordView, as_integers
 from drsrobust.introspection.tensors import named_tensors, overlap, span, unwrapped
@@ -387,7 +387,7 @@ def _words_to_hit(error_map: Flips, memory: Mapping[str, Stored]) -> tuple[list[
             hits.append(_Hit(name, tensor, words, position, mask))
             tensors[f"{name}, part {len(tensors)}" if name in tensors else name] = tensor
     spans = distinct_spans(tensors)
-    _refuse_read_only(tensors)
+    refuse_read_only(tensors)
     return hits, spans
 
 
@@ -413,42 +413,6 @@ def _check_original(name: str, words: WordView, index: np.ndarray, made_from: np
         )
 
 
-# Storage and address of tensors in memory that can be written. While the weak reference is kept no other storage has this
-# number, and a storage that gets other memory has another address.
-_WRITABLE: dict[tuple[int, int], StorageWeakRef] = {}
-
-
-def _refuse_read_only(tensors: Mapping[str, torch.Tensor]) -> None:
-    """Raises ValueError for a tensor in read-only memory (a file mapped for reading), where a write would end the process.
-
-    The kernel copies the tensor's first byte through a pipe onto itself; for read-only memory this is an error, not a signal.
-    Each tensor is checked once.
-    """
-    places = {name: (t.untyped_storage()._cdata, t.data_ptr()) for name, t in tensors.items() if t.is_cpu}
-    unknown = {name: place for name, place in places.items() if place not in _WRITABLE}
-    if not unknown:
-        return
-    source, sink = os.pipe()
-    try:
-        for name, place in unknown.items():
-            tensor = tensors[name]
-            first = c_char.from_address(tensor.data_ptr())
-            os.write(sink, first.value)
-            try:
-                os.readv(source, [first])
-            except OSError:
-                raise ValueError(
-                    f"{name} lies in read-only memory (a file mapped for reading?); errors need a copy: "
-                    f"model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)"
-                ) from None
-            _WRITABLE[place] = StorageWeakRef(tensor.untyped_storage())
-    finally:
-        os.close(source)
-        os.close(sink)
-    for place in [place for place, storage in _WRITABLE.items() if storage.expired()]:
-        del _WRITABLE[place]
-
-
 def _version(tensor: torch.Tensor) -> int:
     """PyTorch's count of writes to a tensor, without ours through `.data`; 0 for inference tensors, which have none."""
     return 0 if tensor.is_inference() else tensor._version
@@ -468,52 +432,3 @@ def _count_fused_step(optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
 
 
 register_optimizer_step_post_hook(_count_fused_step)
-
-
-class CopyWatch:
-    """Warns if a module with errors is copied, pickled or saved, because the copy keeps the errors.
-
-    Replaces the module's `state_dict` and its `__getstate__`, which `copy.deepcopy`, `pickle` and `torch.save` call, also for
-    a parent. (A hook of `state_dict` takes 10 us to register, and would be copied.)
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
-        self.warned = False
-        module.__dict__ |= {"__getstate__": self, "state_dict": self._state_dict}
-
-    def __call__(self) -> Any:
-        self._warn("copied or pickled")
-        state = type(self._module).__getstate__(self._module)
-        if isinstance(state, dict):
-            state = {name: value for name, value in state.items() if name not in ("__getstate__", "state_dict")}
-        return state
-
-    def _state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        self._warn("read by state_dict()")
-        return type(self._module).state_dict(self._module, *args, **kwargs)
-
-    def _warn(self, action: str) -> None:
-        if not self.warned:
-            self.warned = True
-            warnings.warn(
-                f"{type(self._module).__name__} was {action} while errors are in it: the copy has these errors, and undo does "
-                "not reach it. Copy a model before injecting into it",
-                stacklevel=4,
-            )
-
-
-def watch_copies(module: nn.Module) -> None:
-    """Warns of the next copy of a module; TorchScript's modules cannot be watched."""
-    watch = module.__dict__.get("__getstate__")
-    if isinstance(watch, CopyWatch):
-        watch.warned = False
-    elif not isinstance(module, torch.jit.ScriptModule):
-        CopyWatch(module)
-
-
-def unwatch_copies(module: nn.Module) -> None:
-    """Undoes `watch_copies`; may run twice."""
-    if isinstance(module.__dict__.get("__getstate__"), CopyWatch):
-        for name in ("__getstate__", "state_dict"):
-            module.__dict__.pop(name, None)
