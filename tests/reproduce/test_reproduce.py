@@ -16,6 +16,7 @@ from reproduce import readme_tables
 from reproduce.bundle import figure_sums
 from reproduce.publish import publish
 from reproduce.statements import load_rules
+from tests.reproduce.kernels import few_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 # The smoke profile with fewer trials, rows, bits and injections, since its own are the ones that `make same` compares.
@@ -59,10 +60,7 @@ def reproduce(*arguments, cache):
 
 def environ(cache):
     """For a run that keeps data and models in `cache`, and whose kernels generate fewer rows."""
-    startup = cache.parent / "ipython" / "profile_default" / "startup" / "rows.py"
-    startup.parent.mkdir(parents=True, exist_ok=True)
-    startup.write_text("from drsrobust_extras.data import synthetic; synthetic.ROWS['synthetic-movielens'] = 20_000")
-    own = {"DRSROBUST_CACHE": str(cache), "OMP_NUM_THREADS": "1", "IPYTHONDIR": str(startup.parents[2])}
+    own = {"DRSROBUST_CACHE": str(cache), "OMP_NUM_THREADS": "1", "IPYTHONDIR": few_rows(cache.parent)}
     return {name: value for name, value in os.environ.items() if name != "DRSROBUST_DATA"} | own
 
 

@@ -20,6 +20,7 @@ from reproduce.__main__ import main
 from reproduce.notebooks import all_notebooks, read_notebook
 from reproduce.portable import VARIABLES
 from reproduce.runner import ALONE, MODELS, Run, locked, run_notebook, run_notebooks, side_by_side
+from tests.reproduce.kernels import few_rows
 from tests.reproduce.test_parameters import write
 
 DRAW = """
@@ -299,7 +300,7 @@ def test_a_run_whose_make_ended_before_it_does_not_start(tmp_path):
     assert done.returncode == 1 and done.stdout == "" and "make that started this has ended" in done.stderr
 
 
-SMALL_RUN = {"models": ["fm"], "bers": [1e-3], "trials": 4, "plain_trials": 2, "test_rows": 500}
+SMALL_RUN = {"models": ["fm"], "bers": [1e-2], "trials": 4, "plain_trials": 2, "test_rows": 500}
 DRAWN = ["03_ber_sweep", "03_ber_sweep_rates", "03_ber_sweep_released"]
 
 
@@ -314,6 +315,7 @@ def test_a_notebook_in_shards_draws_the_figure_of_one_process(tmp_path, empty_ca
             assert outcome.ok, outcome.error
             yield outcome.figures
 
+    monkeypatch.setenv("IPYTHONDIR", few_rows(tmp_path))
     assert list(run(first={"shard": "0/2"}, second={"shard": "1/2"})) == [[], []]
     assert list(run(merged={"merge": [str(empty_cache / "campaigns")]})) == [DRAWN]
     monkeypatch.setenv("DRSROBUST_CACHE", str(tmp_path / "other"))
