@@ -48,6 +48,8 @@ from drsrobust_extras.protection import rates as rates
 from drsrobust_extras.protection.abft.embedding import ABFTEmbeddingBag as ABFTEmbeddingBag
 from drsrobust_extras.protection.abft.linear import ABFTLinear as ABFTLinear
 from drsrobust_extras.protection.bit_protection import BitProtection as BitProtection
+from drsrobust_extras.protection.checksums import checksums as checksums
+from drsrobust_extras.protection.checksums import verify as verify
 from drsrobust_extras.protection.chipkill import Chipkill as Chipkill
 from drsrobust_extras.protection.chipkill import SelectiveChipkill as SelectiveChipkill
 from drsrobust_extras.protection.field_errors import Burst as Burst
