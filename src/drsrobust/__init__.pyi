@@ -32,6 +32,7 @@ from drsrobust.statistics import summarise as summarise
 from drsrobust.training import load_model as load_model
 from drsrobust.training import load_models as load_models
 from drsrobust_extras.data.load import load_dataset as load_dataset
+from drsrobust_extras.experiments import exchange as exchange
 from drsrobust_extras.experiments import training_errors as training_errors
 from drsrobust_extras.experiments.allowed_flips import Allowed as Allowed
 from drsrobust_extras.experiments.chosen_flips import worst_case as worst_case

@@ -13,6 +13,7 @@ MODULES = {
     "campaign": "drsrobust.campaign",
     "data": "drsrobust.data",
     "evaluation": "drsrobust.evaluation",
+    "exchange": "drsrobust_extras.experiments.exchange",
     "injection": "drsrobust.injection",
     "introspection": "drsrobust.introspection",
     "metrics": "drsrobust.metrics",
