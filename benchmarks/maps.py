@@ -18,7 +18,7 @@ import drsrobust as dr
 from benchmarks.common import Result, about, seeded, text
 from benchmarks.peers import STUDY_TOOL, found
 
-MAPS, RATE, IMAGES = 50, 1e-3, 100
+MAPS, RATE, IMAGES = 50, 1e-4, 100
 Pair = tuple[nn.Module, dr.ErrorMap]  # the tool's faulty copy, and the map that is made of what it names
 
 
