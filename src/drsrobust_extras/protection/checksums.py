@@ -3,6 +3,7 @@ loaded and while it serves (`checksums`). They detect, and name what is wrong; t
 
 import hashlib
 import json
+import pickle
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -194,7 +195,7 @@ def verify(path: str | Path) -> Verified:
     Raises:
         FileNotFoundError: there is no such file.
         DamagedError: it is not what was written; the message names records, tensors and blocks.
-        ValueError: it holds no checksums, and there are none beside it.
+        ValueError: it holds no checksums, and there are none beside it; or there are, and it is a pickled module.
 
     Example:
         >>> import tempfile
@@ -226,7 +227,12 @@ def verify(path: str | Path) -> Verified:
     try:
         tensors = _in_file(path, set(sums.tensors), is_zip)
     except Exception as error:
-        raise DamagedError(path, [_whole("the file", f"it cannot be read ({error})")]) from error
+        why = str(error).partition("\n")[0]
+        if is_zip and isinstance(error, pickle.UnpicklingError | AttributeError):  # its records agree with their CRC-32
+            raise ValueError(
+                f"{path} holds more than tensors ({why}); load it, and compare by Checksums.load({beside.name!r}).check(model)"
+            ) from error
+        raise DamagedError(path, [_whole("the file", f"it cannot be read ({why})")]) from error
     if damage := sums.check(tensors):
         raise DamagedError(path, damage)
     return Verified(path, records, sum(len(about.sums) for about in sums.tensors.values()))
@@ -249,10 +255,13 @@ def _records(path: Path) -> tuple[int, list[Damage]]:
         return 0, [_whole("the list of records", str(error))]
     if not damage:
         return len(entries), []
-    hint = "; all are: written with torch.serialization.set_crc32_options(False)?" * (len(damage) == len(entries) > 1)
+    if len(damage) == len(entries) > 1:
+        why = f"{damage[0][1]}; was it written with torch.serialization.set_crc32_options(False)?"
+        return 0, [_whole("every record", why)]
     names = _names_in(path)
-    found = [(f"record {one.filename}" + names.get(one.header_offset, ""), error) for one, error in damage]
-    return len(entries), [_whole(name, f"{error}{hint}") for name, error in found]
+    return len(entries), [
+        _whole(f"record {one.filename}" + names.get(one.header_offset, ""), str(error)) for one, error in damage
+    ]
 
 
 def _names_in(path: Path) -> dict[int, str]:

@@ -86,6 +86,11 @@ def test_names_of_what_is_wrong(model, tmp_path):
     save_file({"0.weight": model[0].weight.detach().half(), "more": torch.ones(1)}, other)
     wrong = pytest.raises(DamagedError, dr.verify, other).value.damage
     assert [entry.name for entry in wrong] == ["more", *sums.tensors] and "float16 [400, 16]" in wrong[1].why
+    torch.save(model, path)
+    assert dr.verify(path).records > 6
+    sums.save(tmp_path / "m.pt.checksums.json")
+    refuses(lambda: dr.verify(path), ValueError, path, "m.pt.checksums.json")
+    (tmp_path / "m.pt.checksums.json").unlink()
     (tmp_path / "m.pt").write_bytes(b"no archive")
     refuses(lambda: dr.verify(path), ValueError, path, "checksums.json")
     refuses(lambda: dr.verify(tmp_path / "none.pt"), FileNotFoundError, "none.pt")
@@ -115,6 +120,10 @@ def test_refusals(model, tmp_path):
     refuses(lambda: dr.checksums(nn.ReLU()), ValueError, "model", "ReLU")
     refuses(lambda: dr.checksums(nn.Linear(2, 2, device="meta")), ValueError, "weight", "meta")
     dr.checksums(model).save(path := tmp_path / "sums.json")
+    torch.serialization.set_crc32_options(False)
+    torch.save(model.state_dict(), tmp_path / "m.pt")
+    torch.serialization.set_crc32_options(True)
+    refuses(lambda: dr.verify(tmp_path / "m.pt"), DamagedError, "every record", "set_crc32_options")
     content = json.loads(path.read_text())
     path.write_text(json.dumps(content | {"block": 1}))
     refuses(lambda: Checksums.load(path), ValueError, path, "SHA-256")

@@ -90,13 +90,14 @@ def between(clean: nn.Module, faulty: nn.Module) -> ErrorMap:
         ValueError: a tensor differs whose words no map can hold (complex, bool).
 
     Example:
-        >>> import copy
+        >>> import copy, torch
         >>> clean = nn.Linear(4, 2)
         >>> faulty = copy.deepcopy(clean)
         >>> with torch.no_grad():
         ...     faulty.weight[1, 2] *= -1
-        >>> between(clean, faulty).frame()[["tensor", "word", "mask"]].values.tolist() == [["weight", 6, 1 << 31]]
-        True
+        >>> error_map = between(clean, faulty)
+        >>> error_map.word.tolist(), error_map.counts("bit").to_dict()
+        ([6], {31: 1})
     """
     ours, others = (
         stored(check_instance(n, m, nn.Module, "a module")) for n, m in (("clean", clean), ("faulty", faulty))
