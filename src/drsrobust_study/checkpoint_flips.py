@@ -48,7 +48,7 @@ def _verified(read: Callable[[Path], State]) -> Callable[[Path], State]:
     return checked
 
 
-# Reader -> file and call. The file of checksums lies beside the .safetensors alone.
+# Reader -> file and call. The file of checksums lies next to the .safetensors alone.
 READERS: dict[str, tuple[str, Callable[[Path], State]]] = {
     "torch.load": ("model.pt", _torch),
     "safetensors": ("model.safetensors", _safetensors),
@@ -99,7 +99,7 @@ def flipped(content: bytes, bit: int) -> bytes:
 
 @contextmanager
 def saved(model: nn.Module) -> Iterator[Path]:
-    """A folder with a model's state as .pt, .npz and .safetensors, which has checksums beside it."""
+    """A folder with a model's state as .pt, .npz and .safetensors, which has checksums next to it."""
     from safetensors.torch import save_file
 
     state = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}

@@ -19,7 +19,7 @@ from drsrobust.data.dataset import Schema
 from drsrobust.models import build_model, state_digest
 
 WEIGHTS, MANIFEST, CURVE = "model.safetensors", "manifest.json", "curve.csv"
-Writer = Callable[[Path, dict[str, torch.Tensor]], None]  # of files beside the file of weights, from its tensors
+Writer = Callable[[Path, dict[str, torch.Tensor]], None]  # of files next to the file of weights, from its tensors
 _WRITERS: list[Writer] = []
 
 

@@ -20,7 +20,7 @@ from drsrobust.injection import restore_leftovers
 from drsrobust.introspection import is_sharded
 from drsrobust.training import register_writer
 
-SUFFIX = ".checksums.json"  # of the file of checksums beside a checkpoint
+SUFFIX = ".checksums.json"  # of the file of checksums next to a checkpoint
 KINDS = {"crc32": lambda block: f"{zlib.crc32(block):08x}", "sha256": lambda block: hashlib.sha256(block).hexdigest()}
 _FORMAT = "drsrobust-checksums 1"
 
@@ -51,7 +51,7 @@ class DamagedError(ValueError):
 
 class Verified(NamedTuple):
     """A file that is as it was written: how many records of a zip archive agree with their CRC-32, and how many blocks with the
-    checksums beside the file."""
+    checksums next to the file."""
 
     path: Path
     records: int
@@ -186,7 +186,7 @@ def checksums(model: nn.Module | Mapping[str, torch.Tensor], *, kind: str = "crc
 
 def verify(path: str | Path) -> Verified:
     """Checks a file of a checkpoint before it is loaded: by the CRC-32 of each record, which `torch.save` and `numpy.savez`
-    write and `torch.load` does not check, and by the checksums beside it (`model.pt.checksums.json`, of `Checksums.save`).
+    write and `torch.load` does not check, and by the checksums next to it (`model.pt.checksums.json`, of `Checksums.save`).
 
     Args:
         path: of a file of `torch.save` (it is loaded with `weights_only=True`, and only to compare checksums), `.safetensors`
@@ -195,7 +195,7 @@ def verify(path: str | Path) -> Verified:
     Raises:
         FileNotFoundError: there is no such file.
         DamagedError: it is not what was written; the message names records, tensors and blocks.
-        ValueError: it holds no checksums, and there are none beside it; or there are, and it is a pickled module.
+        ValueError: it holds no checksums, and there are none next to it; or there are, and it is a pickled module.
 
     Example:
         >>> import tempfile
@@ -216,21 +216,21 @@ def verify(path: str | Path) -> Verified:
     records, damage = _records(path) if is_zip else (0, [])
     if damage:
         raise DamagedError(path, damage)
-    beside = path.with_name(path.name + SUFFIX)
-    if not beside.is_file():
+    sums_file = path.with_name(path.name + SUFFIX)
+    if not sums_file.is_file():
         if is_zip:
             return Verified(path, records, 0)
         raise ValueError(
-            f"{path} holds no checksums, and there is no {beside.name}; dr.checksums(model).save(...) writes it"
+            f"{path} holds no checksums, and there is no {sums_file.name}; dr.checksums(model).save(...) writes it"
         )
-    sums = Checksums.load(beside)
+    sums = Checksums.load(sums_file)
     try:
         tensors = _in_file(path, set(sums.tensors), is_zip)
     except Exception as error:
         why = str(error).partition("\n")[0]
         if is_zip and isinstance(error, pickle.UnpicklingError | AttributeError):  # its records agree with their CRC-32
             raise ValueError(
-                f"{path} holds more than tensors ({why}); load it, and compare by Checksums.load({beside.name!r}).check(model)"
+                f"{path} holds more than tensors ({why}); load it, then Checksums.load({sums_file.name!r}).check(model)"
             ) from error
         raise DamagedError(path, [_whole("the file", f"it cannot be read ({why})")]) from error
     if damage := sums.check(tensors):
@@ -335,6 +335,6 @@ def _whole(name: str, why: str) -> Damage:
 
 
 @register_writer
-def _beside(file: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Checksums beside the weights of this library's checkpoints."""
+def _write_checksums(file: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Checksums next to the weights of this library's checkpoints."""
     checksums(tensors).save(file.with_name(file.name + SUFFIX))
