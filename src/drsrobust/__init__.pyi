@@ -49,8 +49,6 @@ from drsrobust_extras.protection import rates as rates
 from drsrobust_extras.protection.abft.embedding import ABFTEmbeddingBag as ABFTEmbeddingBag
 from drsrobust_extras.protection.abft.linear import ABFTLinear as ABFTLinear
 from drsrobust_extras.protection.bit_protection import BitProtection as BitProtection
-from drsrobust_extras.protection.checksums import checksums as checksums
-from drsrobust_extras.protection.checksums import verify as verify
 from drsrobust_extras.protection.chipkill import Chipkill as Chipkill
 from drsrobust_extras.protection.chipkill import SelectiveChipkill as SelectiveChipkill
 from drsrobust_extras.protection.field_errors import Burst as Burst
@@ -58,6 +56,8 @@ from drsrobust_extras.protection.field_errors import MultiBit as MultiBit
 from drsrobust_extras.protection.field_errors import RandomValue as RandomValue
 from drsrobust_extras.protection.field_errors import RandomWord as RandomWord
 from drsrobust_extras.protection.field_errors import RowError as RowError
+from drsrobust_extras.protection.file_checksums import checksums as checksums
+from drsrobust_extras.protection.file_checksums import verify as verify
 from drsrobust_extras.protection.memory_faults import MemoryFault as MemoryFault
 from drsrobust_extras.protection.on_die import OnDieECC as OnDieECC
 from drsrobust_extras.protection.parity import ParityZero as ParityZero

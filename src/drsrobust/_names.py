@@ -50,7 +50,7 @@ NAMES = {
         "drsrobust_extras.protection.abft.embedding": "ABFTEmbeddingBag",
         "drsrobust_extras.protection.abft.linear": "ABFTLinear",
         "drsrobust_extras.protection.bit_protection": "BitProtection",
-        "drsrobust_extras.protection.checksums": "checksums verify",
+        "drsrobust_extras.protection.file_checksums": "checksums verify",
         "drsrobust_extras.protection.chipkill": "Chipkill SelectiveChipkill",
         "drsrobust_extras.protection.field_errors": "Burst MultiBit RandomValue RandomWord RowError",
         "drsrobust_extras.protection.memory_faults": "MemoryFault",

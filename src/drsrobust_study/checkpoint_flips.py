@@ -15,7 +15,7 @@ from torch import nn
 
 from drsrobust.extend import progress_bar
 from drsrobust.statistics import wilson
-from drsrobust_extras.protection.checksums import KINDS, SUFFIX, Checksums, checksums, verify
+from drsrobust_extras.protection.file_checksums import KINDS, SUFFIX, Checksums, checksums, verify
 from drsrobust_extras.risk.timing import cpu_seconds
 
 if TYPE_CHECKING:

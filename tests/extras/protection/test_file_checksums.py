@@ -13,7 +13,7 @@ from torch import nn
 
 import drsrobust as dr
 from drsrobust._arguments import ArgumentError
-from drsrobust_extras.protection.checksums import Checksums, DamagedError
+from drsrobust_extras.protection.file_checksums import Checksums, DamagedError
 from tests.refusals import refuses
 
 

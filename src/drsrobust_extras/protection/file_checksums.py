@@ -208,7 +208,7 @@ def verify(path: str | Path) -> Verified:
         >>> _ = path.write_bytes(content)
         >>> verify(path)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        drsrobust_extras.protection.checksums.DamagedError: ...model.pt is damaged: record model/data/0 (weight): ...
+        drsrobust_extras.protection.file_checksums.DamagedError: ...model.pt is damaged: record model/data/0 (weight): ...
     """
     path = expanded("path", path)
     with open(path, "rb") as file:
