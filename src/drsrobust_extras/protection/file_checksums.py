@@ -163,8 +163,8 @@ def checksums(model: nn.Module | Mapping[str, torch.Tensor], *, kind: str = "crc
 
     Args:
         model: a module without errors, or tensors by name, as the file of a checkpoint holds them.
-        kind: `crc32` (zlib's), which notices every single wrong bit, and all but 2^-32 of other accidents; or `sha256`, which
-            notices intent too.
+        kind: `crc32` (zlib's), which notices every single wrong bit, and all but 2^-32 of other accidents; or `sha256`,
+            which chosen changes do not pass either, while their author cannot change the file of checksums.
         block: bytes of a block, which is what a check names.
 
     Raises:
