@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 BENCHMARKS = (
     "injection",
     "peers",
+    "maps",
     "encoding",
     "training",
     "quality",

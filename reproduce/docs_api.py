@@ -23,6 +23,8 @@ GROUPS += (
     "probe_rows",
     "chosen_flips",
     "allowed_flips",
+    "file_checksums",
+    "exchange",
     "timing",
 )
 _EVERYWHERE = ("drsrobust", "drsrobust.extend")  # faces with names of several packages
@@ -31,6 +33,7 @@ HOMES = MODULES | {
     "": "drsrobust",
     **{name: f"drsrobust_extras.risk.{name}" for name in ("fleet_risk", "timing")},
     **{name: f"drsrobust_extras.experiments.{name}" for name in ("allowed_flips", "chosen_flips", "probe_rows")},
+    "file_checksums": "drsrobust_extras.protection.file_checksums",
 }
 SHOWN = 6  # links to sections that use a name
 HEADING = re.compile(r"^```.*?^```|^#+ ([^\n]*)", re.DOTALL | re.MULTILINE)  # outside of code

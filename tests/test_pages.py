@@ -86,7 +86,7 @@ def test_campaigns(capsys, run_page):
 
 @pytest.mark.long
 def test_from_other_tools(run_page, capsys):
-    names = run_page("from_other_tools.md", blocks=4)
+    names = run_page("from_other_tools.md", blocks=7)
     summary = names["summary"].set_index(["ber", "mitigation"])["hit_rate@1"]
     assert names["evaluator"].golden.metric("hit_rate@1") > 0.95
     assert summary[1e-3, "none"] < 0.9 < summary[1e-3, "range per tensor"]

@@ -32,6 +32,7 @@ from drsrobust.statistics import summarise as summarise
 from drsrobust.training import load_model as load_model
 from drsrobust.training import load_models as load_models
 from drsrobust_extras.data.load import load_dataset as load_dataset
+from drsrobust_extras.experiments import exchange as exchange
 from drsrobust_extras.experiments import training_errors as training_errors
 from drsrobust_extras.experiments.allowed_flips import Allowed as Allowed
 from drsrobust_extras.experiments.chosen_flips import worst_case as worst_case
@@ -55,6 +56,8 @@ from drsrobust_extras.protection.field_errors import MultiBit as MultiBit
 from drsrobust_extras.protection.field_errors import RandomValue as RandomValue
 from drsrobust_extras.protection.field_errors import RandomWord as RandomWord
 from drsrobust_extras.protection.field_errors import RowError as RowError
+from drsrobust_extras.protection.file_checksums import checksums as checksums
+from drsrobust_extras.protection.file_checksums import verify as verify
 from drsrobust_extras.protection.memory_faults import MemoryFault as MemoryFault
 from drsrobust_extras.protection.on_die import OnDieECC as OnDieECC
 from drsrobust_extras.protection.parity import ParityZero as ParityZero

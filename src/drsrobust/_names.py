@@ -13,6 +13,7 @@ MODULES = {
     "campaign": "drsrobust.campaign",
     "data": "drsrobust.data",
     "evaluation": "drsrobust.evaluation",
+    "exchange": "drsrobust_extras.experiments.exchange",
     "injection": "drsrobust.injection",
     "introspection": "drsrobust.introspection",
     "metrics": "drsrobust.metrics",
@@ -49,6 +50,7 @@ NAMES = {
         "drsrobust_extras.protection.abft.embedding": "ABFTEmbeddingBag",
         "drsrobust_extras.protection.abft.linear": "ABFTLinear",
         "drsrobust_extras.protection.bit_protection": "BitProtection",
+        "drsrobust_extras.protection.file_checksums": "checksums verify",
         "drsrobust_extras.protection.chipkill": "Chipkill SelectiveChipkill",
         "drsrobust_extras.protection.field_errors": "Burst MultiBit RandomValue RandomWord RowError",
         "drsrobust_extras.protection.memory_faults": "MemoryFault",
@@ -188,7 +190,7 @@ NAMES = {
     },
     "drsrobust.training": {
         "drsrobust.training.checkpoint": (
-            "CheckpointError load_optimizer optimizer_tensors read_checkpoint save_checkpoint"
+            "CheckpointError load_optimizer optimizer_tensors read_checkpoint register_writer save_checkpoint"
         ),
         "drsrobust.training.fit": "Epoch fit Trainer",
         "drsrobust.training.load": "default_settings load_model load_models",

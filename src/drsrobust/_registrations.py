@@ -9,6 +9,7 @@ REGISTRATIONS = {
     "groups": ["drsrobust_extras.scale.sharded_tables"],
     "passes": ["drsrobust_extras.scale.rows_over_ranks"],
     "runners": ["drsrobust_extras.scale.leading"],
+    "checkpoints": ["drsrobust_extras.protection.file_checksums"],
 }
 
 

@@ -3,6 +3,7 @@ from . import abft_alarms as abft_alarms
 from . import as_released as as_released
 from . import bit_sensitivity as bit_sensitivity
 from . import captions as captions
+from . import checkpoint_flips as checkpoint_flips
 from . import chosen_flips as chosen_flips
 from . import clean_models as clean_models
 from . import components as components

@@ -2,6 +2,7 @@ from drsrobust.training.checkpoint import CheckpointError as CheckpointError
 from drsrobust.training.checkpoint import load_optimizer as load_optimizer
 from drsrobust.training.checkpoint import optimizer_tensors as optimizer_tensors
 from drsrobust.training.checkpoint import read_checkpoint as read_checkpoint
+from drsrobust.training.checkpoint import register_writer as register_writer
 from drsrobust.training.checkpoint import save_checkpoint as save_checkpoint
 from drsrobust.training.fit import Epoch as Epoch
 from drsrobust.training.fit import Trainer as Trainer

@@ -5,7 +5,7 @@ training. Nothing is unpickled.
 import hashlib
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,19 @@ from torch import nn
 
 from drsrobust._files import new_file, new_folder
 from drsrobust._hashing import digest, file_digest
+from drsrobust._registrations import load_registrations
 from drsrobust.data.dataset import Schema
 from drsrobust.models import build_model, state_digest
 
 WEIGHTS, MANIFEST, CURVE = "model.safetensors", "manifest.json", "curve.csv"
+Writer = Callable[[Path, dict[str, torch.Tensor]], None]  # of files next to the file of weights, from its tensors
+_WRITERS: list[Writer] = []
+
+
+def register_writer(write: Writer) -> Writer:
+    """Adds files to each new checkpoint folder."""
+    _WRITERS.append(write)
+    return write
 
 
 class CheckpointError(ValueError):
@@ -40,6 +49,9 @@ def save_checkpoint(model: nn.Module, folder: Path, manifest: dict[str, Any]) ->
     with new_folder(folder) as part:
         state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
         save_file(state, part / WEIGHTS)
+        load_registrations("checkpoints")
+        for write in _WRITERS:
+            write(part / WEIGHTS, state)
         manifest = manifest | {"state": state_digest(model), "sha256": file_digest(part / WEIGHTS)}
         manifest = json.loads(json.dumps(manifest))  # as a reader will see it
         if curve := manifest.get("curve"):

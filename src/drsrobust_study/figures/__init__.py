@@ -14,6 +14,7 @@ from drsrobust_study.figures.bit_sensitivity import (
     bit_sensitivity,
     bit_sensitivity_data,
 )
+from drsrobust_study.figures.checkpoint_flips import checkpoint_flips
 from drsrobust_study.figures.chosen_flips import worst_case
 from drsrobust_study.figures.clean_models import clean_auc, clean_auc_data
 from drsrobust_study.figures.components import (
