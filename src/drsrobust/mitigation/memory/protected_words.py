@@ -25,12 +25,14 @@ class Errors(NamedTuple):
         nonzero = mask != 0
         if not nonzero.all():
             index, mask = index[nonzero], mask[nonzero]
-        if len(index) > 1 and (index[1:] < index[:-1]).any():
+        is_next = index[1:] > index[:-1]
+        if is_next.all():
+            return cls(index, mask)
+        if (index[1:] < index[:-1]).any():
             order = np.argsort(index, kind="stable")
             index, mask = index[order], mask[order]
-        starts = np.flatnonzero(np.append(True, index[1:] != index[:-1])) if len(index) else index
-        if len(starts) == len(index):
-            return cls(index, mask)
+            is_next = index[1:] > index[:-1]
+        starts = np.flatnonzero(np.concatenate(([True], is_next)))
         return cls(index[starts], combine.reduceat(mask, starts))
 
     @staticmethod
@@ -50,16 +52,9 @@ class Errors(NamedTuple):
 
     def wrong_bits(self) -> tuple[np.ndarray, np.ndarray]:
         """Unit and bit number (int64 [m]) of every wrong bit, ascending by unit, then bit."""
-        if not len(self.index):
-            return NO_ERRORS.index, NO_ERRORS.index
-        units, bits = [], []
-        for bit in range(int(np.bitwise_or.reduce(self.mask)).bit_length()):
-            hit = np.flatnonzero(self.mask & np.uint64(1 << bit))
-            units.append(hit)
-            bits.append(np.full(len(hit), bit))
-        unit, bit = np.concatenate(units), np.concatenate(bits)
-        order = np.argsort(unit, kind="stable")
-        return self.index[unit[order]], bit[order]
+        bits = np.unpackbits(np.ascontiguousarray(self.mask, "<u8").view(np.uint8), bitorder="little")
+        place = np.flatnonzero(bits.view(bool))  # counted in units of 64 bits
+        return self.index[place >> 6], place & 63
 
     def regrouped(self, width: int, new_width: int) -> "Errors":
         """The errors in units of `width` bits as errors in units of `new_width` bits of the same memory (little-endian).
