@@ -82,6 +82,9 @@ class Replication(StorageProtection):
             Errors.merged(word, remaining), bool((~alike).any()), not remaining[~alike].any(), counts=counts
         )
 
+    def together(self, protected: ProtectedWords) -> Any:
+        return protected.format
+
     def stored_tensors(self, protected: ProtectedWords, rows: np.ndarray | None) -> Iterator[TargetTensor]:
         for number in range(1, self.copies):
             yield copy_tensor(protected, number, rows)

@@ -176,18 +176,21 @@ class DecodedBlocks(NamedTuple):
         return Screened(errors, detected, self.counts["miscorrected"] + lost == 0, stopped, self.counts)
 
 
-def decode_errors(code: SECDED, data: Errors, check: Errors, size: int) -> DecodedBlocks:
+def decode_errors(code: SECDED, data: Errors, check: Errors, size: int | np.ndarray) -> DecodedBlocks:
     """Decodes the code words that errors hit.
 
     Args:
         code: the code.
         data, check: errors in data bits and in check bits, by code word.
-        size: data bits of all code words; the last one may be short.
+        size: data bits of all code words; the last one may be short. Of several tensors where each one's end (int64 [n]).
     """
     index, wrong, check_errors = Errors.aligned(data, check)
     result = code.decode(wrong, check_errors)
-    last = np.flatnonzero(index == size // code.data_bits)  # a short last code word
-    past_end = last[result.words[last] >> np.uint64(size % code.data_bits) != 0]
+    short, rest = np.divmod(np.atleast_1d(size), code.data_bits)  # short last code words; without a rest, there is none
+    last = np.searchsorted(index, short)
+    is_hit = (rest > 0) & (np.append(index, -1)[last] == short)
+    last, rest = last[is_hit], rest[is_hit].astype(np.uint64)
+    past_end = last[result.words[last] >> rest != 0]
     result.status[past_end] = UNCORRECTABLE
     result.words[past_end] = wrong[past_end]
     counts = DecodedBlocks.counted(result.status, (result.words | result.check) != 0)
@@ -248,13 +251,16 @@ class ECC(StorageProtection):
     ) -> Screened:
         size = self.code.data_bits
         data, check = errors.regrouped(protected.width, size), stored.get(protected.name, NO_ERRORS)
-        blocks = decode_errors(self.code, data, check, protected.words * protected.width)
+        blocks = decode_errors(self.code, data, check, protected.ends * protected.width)
         mask = blocks.mask
         if self.uncorrectable != "keep":
             mask = mask.copy()
             given_up = blocks.index[blocks.given_up]
             mask[blocks.given_up] = protected.read_blocks(given_up, size) if self.uncorrectable == "zero" else 0
         return blocks.result(Errors.merged(blocks.index, mask).regrouped(size, protected.width), self.uncorrectable)
+
+    def together(self, protected: ProtectedWords) -> Any:
+        return protected.format
 
     def check_bits(self, protected: ProtectedWords) -> CheckBits:
         return CheckBits(-(-protected.words * protected.width // self.code.data_bits), self.code.check_bits)

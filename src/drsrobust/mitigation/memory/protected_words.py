@@ -1,5 +1,7 @@
 """Sparse bit errors, and the protected words of a tensor: the arithmetic that all protections of memory share."""
 
+from collections.abc import Iterator, Sequence
+from copy import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -96,8 +98,17 @@ def bit_mask(bit: np.ndarray) -> np.ndarray:
     return np.left_shift(np.uint64(1), bit.astype(np.uint64))
 
 
+# From one joined tensor's first word to the next one's, or a multiple: whole units of a code over k bits of each word (64 // k
+# words), for all k, 64 of them, whose check bits fill whole words.
+_APART = 64 * 20_160
+
+
 class ProtectedWords:
-    """The protected words of one tensor, numbered from 0 in memory order.
+    """The protected words of one tensor, numbered from 0 in memory order; or of several (`joined`), with gaps between them.
+
+    Attributes:
+        parts: the words of each tensor.
+        starts, ends: int64 [parts], number of the first word of each, and after its last one.
 
     Args:
         tensor: the tensor with its protected rows.
@@ -109,6 +120,32 @@ class ProtectedWords:
         self.format: Format = tensor.format
         self.width: int = tensor.format.width  # bits of a word
         self.words: int = tensor.targeted  # how many
+        self.parts: tuple[ProtectedWords, ...] = (self,)
+        self.starts, self.ends = np.zeros(1, np.int64), np.array([self.words])
+
+    @classmethod
+    def joined(cls, parts: "Sequence[ProtectedWords]") -> "ProtectedWords":
+        """Words of several whole tensors of one format as if of one, which has the name of the first: so arithmetic is done
+        once, not for each tensor."""
+        if len(parts) == 1:
+            return parts[0]
+        joined, words = copy(parts[0]), np.array([part.words for part in parts])
+        blocks = -(-words // _APART)
+        joined.parts, joined.starts = tuple(parts), _APART * (np.cumsum(blocks) - blocks)
+        joined.ends = joined.starts + words
+        joined.words = int(joined.ends[-1])
+        return joined
+
+    def by_part(self, index: np.ndarray, starts: np.ndarray | None = None) -> Iterator[tuple["ProtectedWords", np.ndarray]]:
+        """The parts, each with those of ascending numbers that belong to it, counted from its own first one.
+
+        Args:
+            index: int64 [n].
+            starts: first number of each part; None: they are words.
+        """
+        starts = self.starts if starts is None else starts
+        for part, start, numbers in zip(self.parts, starts, np.split(index, np.searchsorted(index, starts[1:])), strict=True):
+            yield part, numbers - start
 
     @property
     def row_words(self) -> int:
@@ -133,11 +170,16 @@ class ProtectedWords:
         return rows[row] * size + (local - row * size)
 
     def read(self, local: np.ndarray) -> np.ndarray:
-        """The present words by their numbers [n], uint64."""
+        """The present words by their numbers [n] (of several tensors ascending), uint64."""
+        if len(self.parts) > 1:
+            return np.concatenate([part.read(words) for part, words in self.by_part(local)])
         return self.tensor.stored.words().read_uint64(self.flat(local))
 
     def read_blocks(self, block: np.ndarray, bits: int) -> np.ndarray:
         """Blocks of `bits` bits by their numbers [n], uint64, zero-padded after the last word."""
+        if len(self.parts) > 1:
+            starts = self.starts * self.width // bits
+            return np.concatenate([part.read_blocks(blocks, bits) for part, blocks in self.by_part(block, starts)])
         if self.width >= bits:
             per = self.width // bits
             return (self.read(block // per) >> (block % per * bits).astype(np.uint64)) & ones(bits)
