@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-_MANY = 1 << 20  # words of joined tensors: more would take memory, and no less time
+_MANY = 10**6  # words of joined tensors, at most: more would take memory, and no less time
 
 
 class DrawContext(NamedTuple):

@@ -98,8 +98,8 @@ def bit_mask(bit: np.ndarray) -> np.ndarray:
     return np.left_shift(np.uint64(1), bit.astype(np.uint64))
 
 
-# From one joined tensor's first word to the next one's, or a multiple: whole units of a code over k bits of each word (64 // k
-# words), for all k, 64 of them, whose check bits fill whole words.
+# Words from the first of a joined tensor to the first of the next: for a code over k bits of each word, and so over 64 // k
+# words, whole code words at every k, and 64 of them, so that their check bits fill whole words.
 _APART = 64 * 20_160
 
 
@@ -126,13 +126,12 @@ class ProtectedWords:
     @classmethod
     def joined(cls, parts: "Sequence[ProtectedWords]") -> "ProtectedWords":
         """Words of several whole tensors of one format as if of one, which has the name of the first: so arithmetic is done
-        once, not for each tensor."""
+        once, not for each tensor. Together they have a million words at most."""
         if len(parts) == 1:
             return parts[0]
-        joined, words = copy(parts[0]), np.array([part.words for part in parts])
-        blocks = -(-words // _APART)
-        joined.parts, joined.starts = tuple(parts), _APART * (np.cumsum(blocks) - blocks)
-        joined.ends = joined.starts + words
+        joined = copy(parts[0])
+        joined.parts, joined.starts = tuple(parts), _APART * np.arange(len(parts))
+        joined.ends = joined.starts + [part.words for part in parts]
         joined.words = int(joined.ends[-1])
         return joined
 
