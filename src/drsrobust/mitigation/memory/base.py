@@ -78,15 +78,18 @@ class StorageProtection(Mitigation):
         in_map = self._in_map(error_map, space)
         stored = self._draw_stored(error_map, space, in_map.values(), seed) if in_map else {}
         trial = DrawContext(seed, error_map.sources)
-        columns, results = [], []
+        columns, results, spans = [], [], dict(error_map.by_tensor())
         hit = {number for number, (words, _) in in_map.items() if words.name in stored}
-        hit |= {number for number, _ in error_map.by_tensor()}
-        for words, run in groupby(sorted(hit), key=lambda number: in_map[number][0] if number in in_map else None):
+        for words, run in groupby(
+            sorted({*spans, *hit}), key=lambda number: in_map[number].words if number in in_map else None
+        ):
             numbers = list(run)
-            part = slice(*np.searchsorted(error_map.tensor, (numbers[0], numbers[-1] + 1)))
+            parts = [spans[number] for number in numbers if number in spans]
+            part = slice(parts[0].start, parts[-1].stop) if parts else slice(0, 0)
             entries = error_map.tensor[part], error_map.word[part], error_map.mask[part]
             if words is not None:
-                entries, result = self._decoded(words, {number: in_map[number][1] for number in numbers}, entries, stored, trial)
+                places = [in_map[number].part for number in numbers]
+                entries, result = self._decoded(words, np.array(numbers, np.int32), places, entries, stored, trial)
                 results.append(result)
             columns.append(entries)
         # The map itself where nothing changed: a trial then need not apply another one.
@@ -104,32 +107,34 @@ class StorageProtection(Mitigation):
     def _decoded(
         self,
         words: ProtectedWords,
-        place: Mapping[int, int],
-        entries: tuple[np.ndarray, np.ndarray, np.ndarray],
+        numbers: np.ndarray,
+        places: list[int],
+        entries: "_Entries",
         stored: Mapping[str, Mapping[str, Errors]],
         trial: DrawContext,
-    ) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], Screened]:
-        """What remains of entries of a map (tensor, word, mask), which are ascending, and what `decode` said.
+    ) -> tuple["_Entries", Screened]:
+        """What remains of entries of a map, which are ascending, and what `decode` said.
 
         Args:
             words: of one tensor, or of several.
-            place: number of each tensor in the map -> its place among the words.
+            numbers, places: of each tensor in the map, and among the words.
         """
         tensor, word, mask = entries
         local, is_protected = words.local(word)
-        unprotected = None
+        unprotected: _Entries | None = None
         if is_protected is not None and not is_protected.all():
-            unprotected = tuple(column[~is_protected] for column in entries)
+            unprotected = tensor[~is_protected], word[~is_protected], mask[~is_protected]
             tensor, local, mask = tensor[is_protected], local[is_protected], mask[is_protected]
-        numbers = np.array(list(place), np.int32)
-        starts = words.starts[list(place.values())]
-        if len(words.parts) > 1:
-            local = local + np.repeat(starts, np.diff(np.searchsorted(tensor, numbers), append=len(tensor)))
+        starts = words.starts[places]
+        local = local + _spread(starts, tensor, numbers)
         result = self.decode(words, Errors(local, mask), stored.get(words.name, {}), trial)
         index, mask = result.remaining
-        counts = np.diff(np.searchsorted(index, starts), append=len(index))
-        remaining = np.repeat(numbers, counts), words.flat(index - np.repeat(starts, counts)), mask
-        return remaining if unprotected is None else tuple(map(np.append, remaining, unprotected)), result
+        word = words.flat(index - _spread(starts, index, starts))
+        remaining = np.broadcast_to(_spread(numbers, index, starts), index.shape), word, mask
+        if unprotected is not None:
+            tensor, word, mask = map(np.append, remaining, unprotected)
+            remaining = tensor, word, mask
+        return remaining, result
 
     def together(self, protected: ProtectedWords) -> Any:
         """Neighbouring tensors of which this is equal are decoded at once, as `ProtectedWords.joined`; None (the default): each
@@ -300,6 +305,9 @@ class StorageProtection(Mitigation):
         return {part.name: _Place(words, number) for words in joined for number, part in enumerate(words.parts)}
 
 
+_Entries = tuple[np.ndarray, np.ndarray, np.ndarray]  # tensor, word and mask
+
+
 class _Place(NamedTuple):
     """Words that are decoded at once, and the number of one tensor's among their parts."""
 
@@ -323,6 +331,20 @@ def storage_overhead(model: nn.Module, mitigations: Iterable[Mitigation]) -> "pd
     stored = [(mitigation.name, mitigation.cost(model).stored_bits) for mitigation in mitigations]
     rows = [(name, extra, 100 * extra / bits) for name, extra in stored]
     return pd.DataFrame(rows, columns=["mitigation", "stored_bits", "stored_percent"])
+
+
+def _spread(values: np.ndarray, ascending: np.ndarray, firsts: np.ndarray) -> np.ndarray:
+    """For each of ascending numbers [n] the value of its part; of a single part [1].
+
+    Args:
+        values: of each part.
+        ascending: numbers.
+        firsts: the first number of each part, or a smaller one.
+    """
+    if len(values) == 1:
+        return values
+    ends = np.append(ascending.searchsorted(firsts[1:]), len(ascending))
+    return np.repeat(values, np.diff(ends, prepend=0))
 
 
 def _drawn_over(space: AddressSpace, rows: Mapping[str, np.ndarray | None]) -> AddressSpace:

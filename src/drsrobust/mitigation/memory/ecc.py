@@ -162,10 +162,10 @@ class DecodedBlocks(NamedTuple):
         """
         corrected = status == CORRECTED
         return {
-            "corrected": int((corrected & ~wrong).sum()),
-            "uncorrectable": int((status == UNCORRECTABLE).sum()),
-            "miscorrected": int((corrected & wrong).sum()),
-            "unnoticed": int((status == CLEAN).sum()),
+            "corrected": int(np.count_nonzero(corrected & ~wrong)),
+            "uncorrectable": int(np.count_nonzero(status == UNCORRECTABLE)),
+            "miscorrected": int(np.count_nonzero(corrected & wrong)),
+            "unnoticed": int(np.count_nonzero(status == CLEAN)),
         }
 
     def result(self, errors: Errors, uncorrectable: str = "keep") -> Screened:
@@ -186,13 +186,15 @@ def decode_errors(code: SECDED, data: Errors, check: Errors, size: int | np.ndar
     """
     index, wrong, check_errors = Errors.aligned(data, check)
     result = code.decode(wrong, check_errors)
-    short, rest = np.divmod(np.atleast_1d(size), code.data_bits)  # short last code words; without a rest, there is none
-    last = np.searchsorted(index, short)
-    is_hit = (rest > 0) & (np.append(index, -1)[last] == short)
-    last, rest = last[is_hit], rest[is_hit].astype(np.uint64)
-    past_end = last[result.words[last] >> rest != 0]
-    result.status[past_end] = UNCORRECTABLE
-    result.words[past_end] = wrong[past_end]
+    ends = np.atleast_1d(size)
+    short = ends // code.data_bits  # the short last code words
+    last = index.searchsorted(short)
+    is_hit = np.append(index, -1)[last] == short
+    if is_hit.any():
+        last, rest = last[is_hit], (ends[is_hit] % code.data_bits).astype(np.uint64)
+        past_end = last[result.words[last] >> rest != 0]
+        result.status[past_end] = UNCORRECTABLE
+        result.words[past_end] = wrong[past_end]
     counts = DecodedBlocks.counted(result.status, (result.words | result.check) != 0)
     return DecodedBlocks(index, result.words, result.status == UNCORRECTABLE, counts)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from copy import copy
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -135,16 +136,12 @@ class ProtectedWords:
         joined.words = int(joined.ends[-1])
         return joined
 
-    def by_part(self, index: np.ndarray, starts: np.ndarray | None = None) -> Iterator[tuple["ProtectedWords", np.ndarray]]:
-        """The parts, each with those of ascending numbers that belong to it, counted from its own first one.
-
-        Args:
-            index: int64 [n].
-            starts: first number of each part; None: they are words.
-        """
-        starts = self.starts if starts is None else starts
-        for part, start, numbers in zip(self.parts, starts, np.split(index, np.searchsorted(index, starts[1:])), strict=True):
-            yield part, numbers - start
+    def by_part(self, index: np.ndarray, starts: np.ndarray) -> Iterator[tuple["ProtectedWords", np.ndarray]]:
+        """The parts that some ascending numbers int64 [n] belong to, and these, counted from `starts`, the parts' first ones."""
+        bounds = pairwise([*index.searchsorted(starts).tolist(), len(index)])
+        for part, start, (first, end) in zip(self.parts, starts, bounds, strict=True):
+            if end > first:
+                yield part, index[first:end] - start
 
     @property
     def row_words(self) -> int:
@@ -171,14 +168,16 @@ class ProtectedWords:
     def read(self, local: np.ndarray) -> np.ndarray:
         """The present words by their numbers [n] (of several tensors ascending), uint64."""
         if len(self.parts) > 1:
-            return np.concatenate([part.read(words) for part, words in self.by_part(local)])
+            return np.concatenate(
+                [NO_ERRORS.mask, *(part.read(words) for part, words in self.by_part(local, self.starts))]
+            )
         return self.tensor.stored.words().read_uint64(self.flat(local))
 
     def read_blocks(self, block: np.ndarray, bits: int) -> np.ndarray:
         """Blocks of `bits` bits by their numbers [n], uint64, zero-padded after the last word."""
         if len(self.parts) > 1:
-            starts = self.starts * self.width // bits
-            return np.concatenate([part.read_blocks(blocks, bits) for part, blocks in self.by_part(block, starts)])
+            by_part = self.by_part(block, self.starts * self.width // bits)
+            return np.concatenate([NO_ERRORS.mask, *(part.read_blocks(blocks, bits) for part, blocks in by_part)])
         if self.width >= bits:
             per = self.width // bits
             return (self.read(block // per) >> (block % per * bits).astype(np.uint64)) & ones(bits)
