@@ -137,7 +137,7 @@ class ProtectedWords:
         return joined
 
     def by_part(self, index: np.ndarray, starts: np.ndarray) -> Iterator[tuple["ProtectedWords", np.ndarray]]:
-        """The parts that some ascending numbers int64 [n] belong to, and these, counted from `starts`, the parts' first ones."""
+        """The parts that ascending numbers int64 [n] belong to, and these, counted from `starts`, the parts' first ones."""
         bounds = pairwise([*index.searchsorted(starts).tolist(), len(index)])
         for part, start, (first, end) in zip(self.parts, starts, bounds, strict=True):
             if end > first:
