@@ -254,16 +254,20 @@ class StorageProtection(Mitigation):
         """Check bits and copies of some tensors and rows. Of each stored tensor the protected words, the name of the one that
         belongs to the first of these, and where it begins in the memory of all of these."""
         place: dict[TargetTensor, tuple[ProtectedWords, str, int]] = {}
+        begins: dict[ProtectedWords, dict[str, np.ndarray]] = {}
         for words, number in protected:
             part = words.parts[number]
             if part.name not in rows:
                 continue
-            names = [tensor.name for tensor in self.stored_tensors(words.parts[0], None)]
-            for name, tensor in zip(names, self.stored_tensors(part, rows[part.name]), strict=True):
-                start = words.starts[number]
-                if name == words.name:
-                    start = self._first_units(words)[number] * self.check_bits(words).bits // words.width
-                place[tensor] = words, name, int(start)
+            if words not in begins:  # in the memory of copies, and in that of check bits
+                names = [tensor.name for tensor in self.stored_tensors(words.parts[0], None)]
+                checks = self.check_bits(words)
+                checks_at = words.starts if checks is None else self._first_units(words) * checks.bits // words.width
+                begins[words] = {name: checks_at if name == words.name else words.starts for name in names}
+            for (name, starts), tensor in zip(
+                begins[words].items(), self.stored_tensors(part, rows[part.name]), strict=True
+            ):
+                place[tensor] = words, name, int(starts[number])
         memory = AddressSpace(place)
         return memory, [place[tensor] for tensor in memory.tensors]
 
@@ -271,7 +275,7 @@ class StorageProtection(Mitigation):
         """The first unit of check bits of each part: int64 [parts]."""
         if len(words.parts) == 1:
             return words.starts
-        return np.array([self.units(words, words.starts[[place]])[0] for place in range(len(words.parts))])
+        return self.units(words, words.starts).reshape(len(words.parts), -1)[:, 0]
 
     def _in_map(self, error_map: ErrorMap, space: AddressSpace) -> dict[int, "_Place"]:
         """Where the protected words of the map's tensors are, by tensor number."""
