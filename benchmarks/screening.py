@@ -1,6 +1,7 @@
 """CPU time of what protected memory makes of an error map (`screen`), over that of drawing the map."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from statistics import median
 
 import pandas as pd
@@ -33,9 +34,9 @@ def screening_cost(cases: Sequence[Case]) -> pd.DataFrame:
             draws, screens = [], []
             with threads(1):
                 for seed in range(_MAPS):
-                    drawn, took = cpu_seconds(lambda seed=seed: BitFlip(RATE).sample(space, seed=seed))
+                    drawn, took = cpu_seconds(partial(BitFlip(RATE).sample, space, seed=seed))
                     draws.append(took)
-                    screen = cpu_seconds(lambda drawn=drawn, seed=seed: protection.screen(drawn, space, seed=seed))
+                    screen = cpu_seconds(partial(protection.screen, drawn, space, seed=seed))
                     screens.append(screen[1])
             over = median(screen / draw for screen, draw in zip(screens, draws, strict=True))
             rows.append((protection.name, case.name, 1e3 * median(draws), 1e3 * median(screens), over))
