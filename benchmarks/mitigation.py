@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from benchmarks import screening
 from benchmarks.common import Result, Verdict, about, at_least, at_most, generated_remark, text, verdict_text
 from drsrobust._progress import progress_bar
 from drsrobust.campaign import Campaign
@@ -295,6 +296,7 @@ def verdicts(tables: Mapping[str, pd.DataFrame]) -> Iterator[Verdict]:
     for row in tables["mitigation_repair"].itertuples():
         yield at_most(f"repair, {row.error_model}: |AUC - golden|", row.largest_difference, CLEAN)
     yield from _clean(tables["mitigation_clean"])
+    yield from screening.verdicts(tables["mitigation_screening"])
 
 
 def kind(name: str) -> str | None:
@@ -362,6 +364,8 @@ def describe(tables: Mapping[str, pd.DataFrame]) -> str:
     sections.append(
         f"In memory: no time at inference; CPU time of one pass over all words (ms)\n{text(storage, '{:,.2f}')}"
     )
+    screened = tables["mitigation_screening"].set_index(keys)
+    sections.append(f"Screening of an error map at {screening.RATE:g}, CPU time (ms)\n{text(screened, '{:,.2f}')}")
     repaired = tables["mitigation_repair"].set_index("error_model").drop(columns=["mitigation"])
     sections.append(f"Repair, AUC\n{text(repaired, '{:.6f}')}")
     clean = tables["mitigation_clean"].set_index(keys)[["data", "auc", "difference", "low", "high"]]
@@ -405,7 +409,8 @@ def mitigation_cost(
         progress: progress bars.
 
     Returns:
-        `mitigation` (`COLUMNS`), `detection`, `mitigation_repair`, `mitigation_clean`, `mitigation_storage`.
+        `mitigation` (`COLUMNS`), `detection`, `mitigation_repair`, `mitigation_clean`, `mitigation_storage`,
+        `mitigation_screening`.
     """
     big, fitted = make_large(), list(make_trained())
     first = fitted[0]
@@ -417,4 +422,5 @@ def mitigation_cost(
         "mitigation_repair": repair(first, test_rows, trials, seed=seed, progress=progress),
         "mitigation_clean": clean_auc(fitted, progress=progress),
         "mitigation_storage": memory_cost([first, big]),
+        "mitigation_screening": screening.screening_cost([case for case in fitted if case.data == first.data]),
     }

@@ -21,6 +21,7 @@ from benchmarks import (
     mitigation,
     peers,
     quality,
+    screening,
     sharding,
     training,
 )
@@ -165,6 +166,7 @@ def test_mitigation(bench):
         "mitigation_repair": mitigation.REPAIR_COLUMNS,
         "mitigation_clean": ("mitigation", "model", "data", "auc", "difference", "low", "high", "bit_equal"),
         "mitigation_storage": ("mitigation", "model", "stored_bits_percent", "scrub_ms"),
+        "mitigation_screening": screening.COLUMNS,
     }
     tables, text = bench(mitigation, columns, mitigation_cost=small)
     time, detection, clean = tables["mitigation"], tables["detection"], tables["mitigation_clean"]

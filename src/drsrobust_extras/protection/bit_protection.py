@@ -121,6 +121,10 @@ class BitProtection(StorageProtection):
         result = (_vote if self.code == "tmr" else _decode_secded)(protected, covered, stored)
         return replace(result, remaining=Errors.merged(*map(np.append, result.remaining, uncovered)))
 
+    def together(self, protected: "ProtectedBits") -> Any:
+        masks = protected.subset.masks
+        return (protected.format, int(masks[0])) if len(masks) == 1 else None  # else words differ in their chosen bits
+
     def check_bits(self, protected: "ProtectedBits") -> CheckBits | None:
         if self.code != "secded":
             return None
@@ -169,7 +173,8 @@ def _decode_secded(protected: ProtectedBits, errors: Errors, stored: Mapping[str
     subset, size = protected.subset, protected.code.data_bits
     position = subset.positions(errors)
     data = Errors.merged(position // size, bit_mask(position % size))
-    blocks = decode_errors(protected.code, data, stored.get(protected.name, NO_ERRORS), subset.bits)
+    check = stored.get(protected.name, NO_ERRORS)
+    blocks = decode_errors(protected.code, data, check, subset.before(protected.ends))
     block, bit = Errors.merged(blocks.index, blocks.mask).wrong_bits()
     word, word_bit = subset.locate(block * size + bit)
     return blocks.result(Errors.merged(word, bit_mask(word_bit)))
@@ -210,6 +215,10 @@ class BitSubset:
         place = local % len(self.masks)
         below = self.masks[place] & (bit_mask(bit) - np.uint64(1))
         return local // len(self.masks) * self._per_unit + self._first[place] + np.bitwise_count(below)
+
+    def before(self, words: np.ndarray) -> np.ndarray:
+        """How many bits the first so many words have (int64 [n]), whole units of the format."""
+        return words // len(self.masks) * self._per_unit
 
     def ends(self, local: np.ndarray) -> np.ndarray:
         """Numbers of the first and last bit of each word that has any: int64 [n, 2]."""

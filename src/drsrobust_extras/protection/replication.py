@@ -67,7 +67,9 @@ class Replication(StorageProtection):
         copies = [copy_errors(protected, number, stored) for number in range(1, self.copies)]
         word, *masks = Errors.aligned(errors, *copies)
         remaining = np.zeros(len(word), np.uint64)
-        wrong = sum(((mask != 0).astype(np.int64) for mask in masks), np.zeros(len(word), np.int64))
+        wrong = np.zeros(len(word), np.int64)  # copies of each word
+        for mask in masks:
+            wrong += mask != 0
         lost = np.flatnonzero(wrong > self.copies // 2)  # elsewhere more than half of the copies are right
         lost_masks = [mask[lost] for mask in masks]
         if self.vote == "majority":
@@ -81,6 +83,9 @@ class Replication(StorageProtection):
         return Screened(
             Errors.merged(word, remaining), bool((~alike).any()), not remaining[~alike].any(), counts=counts
         )
+
+    def together(self, protected: ProtectedWords) -> Any:
+        return protected.format
 
     def stored_tensors(self, protected: ProtectedWords, rows: np.ndarray | None) -> Iterator[TargetTensor]:
         for number in range(1, self.copies):

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,9 @@ from drsrobust.mitigation.memory.protected_words import Errors, ProtectedWords
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+_MANY = 10**6  # words of joined tensors, at most: more would take memory, and no less time
 
 
 class DrawContext(NamedTuple):
@@ -72,29 +76,22 @@ class StorageProtection(Mitigation):
         if part := next((tensor.name for tensor in space.tensors if tensor.width is not None), None):
             raise ValueError(f"{self.name} protects whole rows, and these errors are drawn over columns of {part}")
         in_map = self._in_map(error_map, space)
-        by_name = {protected.name: protected for protected in in_map.values()}
-        stored = self._draw_stored(error_map, space, by_name, seed) if by_name else {}
+        stored = self._draw_stored(error_map, space, in_map.values(), seed) if in_map else {}
         trial = DrawContext(seed, error_map.sources)
-        columns, results, entries = [], [], dict(error_map.by_tensor())
-        hit = {number for number, protected in in_map.items() if number in entries or protected.name in stored}
-        for number in sorted({*entries, *hit}):
-            part = entries.get(number, slice(0, 0))
-            errors = Errors(error_map.word[part], error_map.mask[part])
-            if number in hit:
-                protected = in_map[number]
-                local, is_protected = protected.local(errors.index)
-                unprotected = None
-                if is_protected is None or is_protected.all():
-                    wrong = Errors(local, errors.mask)
-                else:
-                    wrong = Errors(local[is_protected], errors.mask[is_protected])
-                    unprotected = Errors(errors.index[~is_protected], errors.mask[~is_protected])
-                result = self.decode(protected, wrong, stored.get(protected.name, {}), trial)
+        columns, results, spans = [], [], dict(error_map.by_tensor())
+        hit = {number for number, (words, _) in in_map.items() if words.name in stored}
+        for words, run in groupby(
+            sorted({*spans, *hit}), key=lambda number: in_map[number].words if number in in_map else None
+        ):
+            numbers = list(run)
+            parts = [spans[number] for number in numbers if number in spans]
+            part = slice(parts[0].start, parts[-1].stop) if parts else slice(0, 0)
+            entries = error_map.tensor[part], error_map.word[part], error_map.mask[part]
+            if words is not None:
+                places = [in_map[number].part for number in numbers]
+                entries, result = self._decoded(words, np.array(numbers, np.int32), places, entries, stored, trial)
                 results.append(result)
-                errors = Errors(protected.flat(result.remaining.index), result.remaining.mask)
-                if unprotected is not None:
-                    errors = Errors(*map(np.append, errors, unprotected))
-            columns.append((np.full(len(errors.index), number, np.int32), *errors))
+            columns.append(entries)
         # The map itself where nothing changed: a trial then need not apply another one.
         remaining = error_map
         if columns:
@@ -107,6 +104,43 @@ class StorageProtection(Mitigation):
         detected = bool(screened.detected)
         return replace(screened, detected=detected, repaired=screened.repaired if detected else None)
 
+    def _decoded(
+        self,
+        words: ProtectedWords,
+        numbers: np.ndarray,
+        places: list[int],
+        entries: "_Entries",
+        stored: Mapping[str, Mapping[str, Errors]],
+        trial: DrawContext,
+    ) -> tuple["_Entries", Screened]:
+        """What remains of entries of a map, which are ascending, and what `decode` said.
+
+        Args:
+            words: of one tensor, or of several.
+            numbers, places: of each tensor in the map, and among the words.
+        """
+        tensor, word, mask = entries
+        local, is_protected = words.local(word)
+        unprotected: _Entries | None = None
+        if is_protected is not None and not is_protected.all():
+            unprotected = tensor[~is_protected], word[~is_protected], mask[~is_protected]
+            tensor, local, mask = tensor[is_protected], local[is_protected], mask[is_protected]
+        starts = words.starts[places]
+        local = local + _spread(starts, tensor, numbers)
+        result = self.decode(words, Errors(local, mask), stored.get(words.name, {}), trial)
+        index, mask = result.remaining
+        word = words.flat(index - _spread(starts, index, starts))
+        remaining = np.broadcast_to(_spread(numbers, index, starts), index.shape), word, mask
+        if unprotected is not None:
+            tensor, word, mask = map(np.append, remaining, unprotected)
+            remaining = tensor, word, mask
+        return remaining, result
+
+    def together(self, protected: ProtectedWords) -> Any:
+        """Neighbouring tensors of which this is equal are decoded at once, as `ProtectedWords.joined`; None (the default): each
+        by itself."""
+        return None
+
     @abstractmethod
     def decode(
         self, protected: ProtectedWords, errors: Errors, stored: Mapping[str, Errors], trial: DrawContext
@@ -115,10 +149,10 @@ class StorageProtection(Mitigation):
         remains.
 
         Args:
-            protected: words of one tensor; read where their contents matter.
+            protected: words of one tensor (or of several, see `together`); read where their contents matter.
             errors: in these words, by word number.
             stored: errors in its own memory, by tensor: in check bits (under the name of `protected`) by unit, in copies by
-                word.
+                word; of several tensors under the names of the first one's.
             trial: seed and error models.
         """
 
@@ -185,50 +219,67 @@ class StorageProtection(Mitigation):
         return "" if str(self.target) == "all" else f" of {self.target}"
 
     def _draw_stored(
-        self, error_map: ErrorMap, space: AddressSpace, protected: Mapping[str, ProtectedWords], seed: int
+        self, error_map: ErrorMap, space: AddressSpace, protected: Iterable["_Place"], seed: int
     ) -> dict[str, dict[str, Errors]]:
-        """The errors in its own memory, by protected tensor and stored tensor."""
+        """The errors in its own memory, by protected tensor (of several, the first) and stored tensor."""
         own_seed = int(label_stream(seed, self.label).random_raw())
-        hits: dict[tuple[str, str], list[tuple[np.ndarray, np.ndarray]]] = {}
+        hits: dict[tuple[ProtectedWords, str], list[tuple[np.ndarray, np.ndarray]]] = {}
         copies = equal_before([source.error_model for source in error_map.sources])
         for source, copy_number in zip(error_map.sources, copies, strict=True):
             data = _drawn_over(space, source.rows)
             make = partial(self._own_memory, protected, source.rows)
             # Nearly all trials draw over the whole space, whose check bits are laid out once.
-            memory, owner = space.once((self, "own memory"), make) if data is space else make()
+            memory, places = space.once((self, "own memory"), make) if data is space else make()
             if not memory.bits:
                 continue
-            errors_in_memory = source.error_model.sample_check_bits(
+            errors = source.error_model.sample_check_bits(
                 memory, data, seed=own_seed, data_seed=error_map.seed, copy=copy_number
             )
-            for number, entries in errors_in_memory.by_tensor() if errors_in_memory else ():
-                name = memory.tensors[number].name
-                hits.setdefault((owner[name], name), []).append(
-                    (errors_in_memory.word[entries], errors_in_memory.mask[entries])
-                )
+            for number, entries in errors.by_tensor() if errors else ():
+                words, name, start = places[number]
+                hits.setdefault((words, name), []).append((errors.word[entries] + start, errors.mask[entries]))
         stored: dict[str, dict[str, Errors]] = {}
-        for (tensor, name), parts in hits.items():
-            errors = Errors.merged(*map(np.concatenate, zip(*parts, strict=True)))
-            if name == tensor:
-                errors = self.check_bits(protected[tensor]).unpacked(protected[tensor], errors)
-            stored.setdefault(tensor, {})[name] = errors
+        for (words, name), parts in hits.items():
+            merged = Errors.merged(*map(np.concatenate, zip(*parts, strict=True)))
+            if name == words.name:
+                starts = self._first_units(words)
+                ends = starts + [self.check_bits(part).units for part in words.parts]
+                merged = self.check_bits(words).unpacked(words, merged, starts, ends)
+            stored.setdefault(words.name, {})[name] = merged
         return stored
 
     def _own_memory(
-        self, protected: Mapping[str, ProtectedWords], rows: Mapping[str, np.ndarray | None]
-    ) -> tuple[AddressSpace, dict[str, str]]:
-        """Check bits and copies of some tensors and rows, and the protected tensor of each."""
-        owner = {
-            tensor: words.tensor.name
-            for name, words in protected.items()
-            if name in rows
-            for tensor in self.stored_tensors(words, rows[name])
-        }
-        return AddressSpace(owner), {tensor.name: name for tensor, name in owner.items()}
+        self, protected: Iterable["_Place"], rows: Mapping[str, np.ndarray | None]
+    ) -> tuple[AddressSpace, list[tuple[ProtectedWords, str, int]]]:
+        """Check bits and copies of some tensors and rows. Of each stored tensor the protected words, the name of the one that
+        belongs to the first of these, and where it begins in the memory of all of these."""
+        place: dict[TargetTensor, tuple[ProtectedWords, str, int]] = {}
+        begins: dict[ProtectedWords, dict[str, np.ndarray]] = {}
+        for words, number in protected:
+            part = words.parts[number]
+            if part.name not in rows:
+                continue
+            if words not in begins:  # in the memory of copies, and in that of check bits
+                names = [tensor.name for tensor in self.stored_tensors(words.parts[0], None)]
+                checks = self.check_bits(words)
+                checks_at = words.starts if checks is None else self._first_units(words) * checks.bits // words.width
+                begins[words] = {name: checks_at if name == words.name else words.starts for name in names}
+            for (name, starts), tensor in zip(
+                begins[words].items(), self.stored_tensors(part, rows[part.name]), strict=True
+            ):
+                place[tensor] = words, name, int(starts[number])
+        memory = AddressSpace(place)
+        return memory, [place[tensor] for tensor in memory.tensors]
 
-    def _in_map(self, error_map: ErrorMap, space: AddressSpace) -> dict[int, ProtectedWords]:
-        """The protected words of the map's tensors, by tensor number."""
-        protected = space.once(self, lambda: self._confined(self.words_of(space.targeted_by)))
+    def _first_units(self, words: ProtectedWords) -> np.ndarray:
+        """The first unit of check bits of each part: int64 [parts]."""
+        if len(words.parts) == 1:
+            return words.starts
+        return self.units(words, words.starts).reshape(len(words.parts), -1)[:, 0]
+
+    def _in_map(self, error_map: ErrorMap, space: AddressSpace) -> dict[int, "_Place"]:
+        """Where the protected words of the map's tensors are, by tensor number."""
+        places = space.once(self, lambda: self._joined(space))
         in_map = {}
         for number, expected in enumerate(error_map.fingerprint):
             tensor = space.by_name.get(expected.name)
@@ -238,9 +289,34 @@ class StorageProtection(Mitigation):
                     f"the error map was made for {expected.name!r} of {list(expected.shape)} {expected.format}; "
                     f"here {present_as}"
                 )
-            if expected.name in protected:
-                in_map[number] = protected[expected.name]
+            if expected.name in places:
+                in_map[number] = places[expected.name]
         return in_map
+
+    def _joined(self, space: AddressSpace) -> dict[str, "_Place"]:
+        """Where the protected words of each tensor are: neighbours are joined as `together` says."""
+        protected = self._confined(self.words_of(space.targeted_by))
+        runs: list[list[ProtectedWords]] = []
+        before = None
+        for words in map(protected.get, (tensor.name for tensor in space.tensors)):
+            key = None if words is None or words.tensor.rows is not None else self.together(words)
+            if words is not None:
+                if key is None or key != before or sum(one.words for one in (*runs[-1], words)) > _MANY:
+                    runs.append([])
+                runs[-1].append(words)
+            before = key
+        joined = map(ProtectedWords.joined, runs)
+        return {part.name: _Place(words, number) for words in joined for number, part in enumerate(words.parts)}
+
+
+_Entries = tuple[np.ndarray, np.ndarray, np.ndarray]  # tensor, word and mask
+
+
+class _Place(NamedTuple):
+    """Words that are decoded at once, and the number of one tensor's among their parts."""
+
+    words: ProtectedWords
+    part: int
 
 
 def storage_overhead(model: nn.Module, mitigations: Iterable[Mitigation]) -> "pd.DataFrame":
@@ -259,6 +335,20 @@ def storage_overhead(model: nn.Module, mitigations: Iterable[Mitigation]) -> "pd
     stored = [(mitigation.name, mitigation.cost(model).stored_bits) for mitigation in mitigations]
     rows = [(name, extra, 100 * extra / bits) for name, extra in stored]
     return pd.DataFrame(rows, columns=["mitigation", "stored_bits", "stored_percent"])
+
+
+def _spread(values: np.ndarray, ascending: np.ndarray, firsts: np.ndarray) -> np.ndarray:
+    """For each of ascending numbers [n] the value of its part; of a single part [1].
+
+    Args:
+        values: of each part.
+        ascending: numbers.
+        firsts: the first number of each part, or a smaller one.
+    """
+    if len(values) == 1:
+        return values
+    ends = np.append(ascending.searchsorted(firsts[1:]), len(ascending))
+    return np.repeat(values, np.diff(ends, prepend=0))
 
 
 def _drawn_over(space: AddressSpace, rows: Mapping[str, np.ndarray | None]) -> AddressSpace:

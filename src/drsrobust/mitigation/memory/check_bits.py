@@ -48,12 +48,19 @@ class CheckBits(NamedTuple):
         shape = (-(-self.units * self.bits // width),)
         return TargetTensor(protected.name, protected.tensor.component, shape, _word_format(width), words)
 
-    def unpacked(self, protected: ProtectedWords, errors: Errors) -> Errors:
-        """Errors in words of that tensor as errors in the check bits of units."""
+    def unpacked(self, protected: ProtectedWords, errors: Errors, starts: np.ndarray, ends: np.ndarray) -> Errors:
+        """Errors in words of that tensor (or of several, back to back) as errors in the check bits of units.
+
+        Args:
+            protected: the words.
+            errors: in words of check bits.
+            starts, ends: int64 [parts], the first unit of each part of `protected`, and after its last one.
+        """
         word, bit = errors.wrong_bits()
-        place = word * protected.width + bit
-        used = place < self.units * self.bits
-        return Errors.merged(place[used] // self.bits, bit_mask(place[used] % self.bits))
+        unit, bit = np.divmod(word * protected.width + bit, self.bits)
+        errors = Errors.merged(unit, bit_mask(bit))
+        used = errors.index < ends[np.searchsorted(starts, errors.index, side="right") - 1]
+        return errors if used.all() else Errors(errors.index[used], errors.mask[used])
 
 
 def label_stream(seed: int, label: str) -> np.random.PCG64:

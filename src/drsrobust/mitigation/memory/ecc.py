@@ -162,10 +162,10 @@ class DecodedBlocks(NamedTuple):
         """
         corrected = status == CORRECTED
         return {
-            "corrected": int((corrected & ~wrong).sum()),
-            "uncorrectable": int((status == UNCORRECTABLE).sum()),
-            "miscorrected": int((corrected & wrong).sum()),
-            "unnoticed": int((status == CLEAN).sum()),
+            "corrected": int(np.count_nonzero(corrected & ~wrong)),
+            "uncorrectable": int(np.count_nonzero(status == UNCORRECTABLE)),
+            "miscorrected": int(np.count_nonzero(corrected & wrong)),
+            "unnoticed": int(np.count_nonzero(status == CLEAN)),
         }
 
     def result(self, errors: Errors, uncorrectable: str = "keep") -> Screened:
@@ -176,20 +176,25 @@ class DecodedBlocks(NamedTuple):
         return Screened(errors, detected, self.counts["miscorrected"] + lost == 0, stopped, self.counts)
 
 
-def decode_errors(code: SECDED, data: Errors, check: Errors, size: int) -> DecodedBlocks:
+def decode_errors(code: SECDED, data: Errors, check: Errors, size: int | np.ndarray) -> DecodedBlocks:
     """Decodes the code words that errors hit.
 
     Args:
         code: the code.
         data, check: errors in data bits and in check bits, by code word.
-        size: data bits of all code words; the last one may be short.
+        size: data bits of all code words; the last one may be short. Of several tensors where each one's end (int64 [n]).
     """
     index, wrong, check_errors = Errors.aligned(data, check)
     result = code.decode(wrong, check_errors)
-    last = np.flatnonzero(index == size // code.data_bits)  # a short last code word
-    past_end = last[result.words[last] >> np.uint64(size % code.data_bits) != 0]
-    result.status[past_end] = UNCORRECTABLE
-    result.words[past_end] = wrong[past_end]
+    ends = np.atleast_1d(size)
+    short = ends // code.data_bits  # the short last code words
+    last = index.searchsorted(short)
+    is_hit = np.append(index, -1)[last] == short
+    if is_hit.any():
+        last, rest = last[is_hit], (ends[is_hit] % code.data_bits).astype(np.uint64)
+        past_end = last[result.words[last] >> rest != 0]
+        result.status[past_end] = UNCORRECTABLE
+        result.words[past_end] = wrong[past_end]
     counts = DecodedBlocks.counted(result.status, (result.words | result.check) != 0)
     return DecodedBlocks(index, result.words, result.status == UNCORRECTABLE, counts)
 
@@ -248,13 +253,16 @@ class ECC(StorageProtection):
     ) -> Screened:
         size = self.code.data_bits
         data, check = errors.regrouped(protected.width, size), stored.get(protected.name, NO_ERRORS)
-        blocks = decode_errors(self.code, data, check, protected.words * protected.width)
+        blocks = decode_errors(self.code, data, check, protected.ends * protected.width)
         mask = blocks.mask
         if self.uncorrectable != "keep":
             mask = mask.copy()
             given_up = blocks.index[blocks.given_up]
             mask[blocks.given_up] = protected.read_blocks(given_up, size) if self.uncorrectable == "zero" else 0
         return blocks.result(Errors.merged(blocks.index, mask).regrouped(size, protected.width), self.uncorrectable)
+
+    def together(self, protected: ProtectedWords) -> Any:
+        return protected.format
 
     def check_bits(self, protected: ProtectedWords) -> CheckBits:
         return CheckBits(-(-protected.words * protected.width // self.code.data_bits), self.code.check_bits)

@@ -1,5 +1,8 @@
 """Sparse bit errors, and the protected words of a tensor: the arithmetic that all protections of memory share."""
 
+from collections.abc import Iterator, Sequence
+from copy import copy
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -25,12 +28,14 @@ class Errors(NamedTuple):
         nonzero = mask != 0
         if not nonzero.all():
             index, mask = index[nonzero], mask[nonzero]
-        if len(index) > 1 and (index[1:] < index[:-1]).any():
+        is_next = index[1:] > index[:-1]
+        if is_next.all():
+            return cls(index, mask)
+        if (index[1:] < index[:-1]).any():
             order = np.argsort(index, kind="stable")
             index, mask = index[order], mask[order]
-        starts = np.flatnonzero(np.append(True, index[1:] != index[:-1])) if len(index) else index
-        if len(starts) == len(index):
-            return cls(index, mask)
+            is_next = index[1:] > index[:-1]
+        starts = np.flatnonzero(np.concatenate(([True], is_next)))
         return cls(index[starts], combine.reduceat(mask, starts))
 
     @staticmethod
@@ -50,16 +55,9 @@ class Errors(NamedTuple):
 
     def wrong_bits(self) -> tuple[np.ndarray, np.ndarray]:
         """Unit and bit number (int64 [m]) of every wrong bit, ascending by unit, then bit."""
-        if not len(self.index):
-            return NO_ERRORS.index, NO_ERRORS.index
-        units, bits = [], []
-        for bit in range(int(np.bitwise_or.reduce(self.mask)).bit_length()):
-            hit = np.flatnonzero(self.mask & np.uint64(1 << bit))
-            units.append(hit)
-            bits.append(np.full(len(hit), bit))
-        unit, bit = np.concatenate(units), np.concatenate(bits)
-        order = np.argsort(unit, kind="stable")
-        return self.index[unit[order]], bit[order]
+        bits = np.unpackbits(np.ascontiguousarray(self.mask, "<u8").view(np.uint8), bitorder="little")
+        place = np.flatnonzero(bits.view(bool))  # counted in units of 64 bits
+        return self.index[place >> 6], place & 63
 
     def regrouped(self, width: int, new_width: int) -> "Errors":
         """The errors in units of `width` bits as errors in units of `new_width` bits of the same memory (little-endian).
@@ -101,8 +99,17 @@ def bit_mask(bit: np.ndarray) -> np.ndarray:
     return np.left_shift(np.uint64(1), bit.astype(np.uint64))
 
 
+# Words from the first of a joined tensor to the first of the next: for a code over k bits of each word, and so over 64 // k
+# words, whole code words at every k, and 64 of them, so that their check bits fill whole words.
+_APART = 64 * 20_160
+
+
 class ProtectedWords:
-    """The protected words of one tensor, numbered from 0 in memory order.
+    """The protected words of one tensor, numbered from 0 in memory order; or of several (`joined`), with gaps between them.
+
+    Attributes:
+        parts: the words of each tensor.
+        starts, ends: int64 [parts], number of the first word of each, and after its last one.
 
     Args:
         tensor: the tensor with its protected rows.
@@ -114,6 +121,27 @@ class ProtectedWords:
         self.format: Format = tensor.format
         self.width: int = tensor.format.width  # bits of a word
         self.words: int = tensor.targeted  # how many
+        self.parts: tuple[ProtectedWords, ...] = (self,)
+        self.starts, self.ends = np.zeros(1, np.int64), np.array([self.words])
+
+    @classmethod
+    def joined(cls, parts: "Sequence[ProtectedWords]") -> "ProtectedWords":
+        """Words of several whole tensors of one format as if of one, which has the name of the first: so arithmetic is done
+        once, not for each tensor. Together they have a million words at most."""
+        if len(parts) == 1:
+            return parts[0]
+        joined = copy(parts[0])
+        joined.parts, joined.starts = tuple(parts), _APART * np.arange(len(parts))
+        joined.ends = joined.starts + [part.words for part in parts]
+        joined.words = int(joined.ends[-1])
+        return joined
+
+    def by_part(self, index: np.ndarray, starts: np.ndarray) -> Iterator[tuple["ProtectedWords", np.ndarray]]:
+        """The parts that ascending numbers int64 [n] belong to, and these, counted from `starts`, the parts' first ones."""
+        bounds = pairwise([*index.searchsorted(starts).tolist(), len(index)])
+        for part, start, (first, end) in zip(self.parts, starts, bounds, strict=True):
+            if end > first:
+                yield part, index[first:end] - start
 
     @property
     def row_words(self) -> int:
@@ -138,11 +166,18 @@ class ProtectedWords:
         return rows[row] * size + (local - row * size)
 
     def read(self, local: np.ndarray) -> np.ndarray:
-        """The present words by their numbers [n], uint64."""
+        """The present words by their numbers [n] (of several tensors ascending), uint64."""
+        if len(self.parts) > 1:
+            return np.concatenate(
+                [NO_ERRORS.mask, *(part.read(words) for part, words in self.by_part(local, self.starts))]
+            )
         return self.tensor.stored.words().read_uint64(self.flat(local))
 
     def read_blocks(self, block: np.ndarray, bits: int) -> np.ndarray:
         """Blocks of `bits` bits by their numbers [n], uint64, zero-padded after the last word."""
+        if len(self.parts) > 1:
+            by_part = self.by_part(block, self.starts * self.width // bits)
+            return np.concatenate([NO_ERRORS.mask, *(part.read_blocks(blocks, bits) for part, blocks in by_part)])
         if self.width >= bits:
             per = self.width // bits
             return (self.read(block // per) >> (block % per * bits).astype(np.uint64)) & ones(bits)
