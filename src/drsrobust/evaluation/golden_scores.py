@@ -41,8 +41,8 @@ def warn_of_chance(name: str, auc: float, clicks: int, rows: int) -> None:
 
 def warn_of_probabilities(
     name: str, scores: np.ndarray, labels: np.ndarray, tasks: Sequence[str], bounded: bool | None
-) -> None:
-    """Warns if scores, or those of a task, look like probabilities. Logits may lie in [0, 1] too, as those of an untrained
+) -> bool:
+    """Warns if scores, or those of a task, look like probabilities, and returns whether those of all tasks do. Logits may lie in [0, 1] too, as those of an untrained
     model often do: then no sigmoid made them, and as probabilities they are worse than the click rate.
 
     Args:
@@ -61,7 +61,7 @@ def warn_of_probabilities(
         if low >= 0 and high <= 1 and (bounded is not False or _predict(values, clicks)):
             suspected[task] = f"[{low:.3g}, {high:.3g}]"
     if not suspected:
-        return
+        return False
     where = ", ".join(f"of {task!r} in {ends}" if task else f"in {ends}" for task, ends in suspected.items())
     right = "pass output='probability'" if len(suspected) == len(names) else "let forward return logits of all tasks"
     warnings.warn(
@@ -69,6 +69,7 @@ def warn_of_probabilities(
         "threshold and epsilon are wrong (if they are logits: output='logit')",
         stacklevel=4,
     )
+    return len(suspected) == len(names)
 
 
 def _predict(values: np.ndarray, clicks: np.ndarray) -> bool:

@@ -287,14 +287,15 @@ def by_condition(data: "pd.DataFrame", metric: str, headline: Headline | None) -
         paper = {"facecolor": "white", "pad": 1, "linewidth": 0}
         for place in np.flatnonzero(~is_drawn):
             text = data[_HARMLESS].iloc[place]
-            ax.annotate(text, (floor, place), va="center", size=SMALLEST, color="#444444", bbox=paper)
+            style = {"va": "center", "size": SMALLEST, "color": "#444444", "bbox": paper}
+            ax.annotate(text, (floor, place), (4, 0), textcoords="offset points", **style)
         if notes := losses.bound_handles(drawn, metric, floor=floor, vertical=False):
             legend_outside(ax, notes)
     else:
         ax.errorbar(data[metric], places, xerr=curves.interval(data, metric), fmt="o", capsize=2.5, markersize=5)
         ax.set_xlabel(metric)
     ax.set_yticks(places, [_where(row) + _under(row) for row in data.to_dict("records")])
-    ax.invert_yaxis()
+    ax.set_ylim(len(data) - 0.5, -0.5)
     return ax
 
 
