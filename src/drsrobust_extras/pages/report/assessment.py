@@ -224,7 +224,7 @@ def _interval(row: Any, name: str) -> str:
 
 def _percent(row: Any, whole: str = "all") -> str:
     """What is given back, `whole` at most: more is noise of the pairs."""
-    share = whole if row["recovery"] >= 1 else f"{min(row['recovery'], 0.99):.0%}"
+    share = whole if row["recovery"] >= 1 else "over 99%" if row["recovery"] > 0.99 else f"{row['recovery']:.0%}"
     return f"{share} [{min(row['recovery_low'], 1):.0%}, {min(row['recovery_high'], 1):.0%}]"
 
 
