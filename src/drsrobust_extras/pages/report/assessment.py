@@ -281,9 +281,7 @@ def _back_row(row: dict[str, Any]) -> tuple[str, ...]:
     name, lost = (row["mitigation"], row["mitigation_kind"]), f"{row['lost']:.2g}"
     if row["recovery_low"] != row["recovery_low"]:
         return *name, lost, f"not clear: {row['why']}", ""
-    left, low, high = (
-        max(0.0, 1 - row[f"recovery{end}"]) * row["lost"] for end in ("", "_high", "_low")
-    )
+    left, low, high = (max(0.0, 1 - row[f"recovery{end}"]) * row["lost"] for end in ("", "_high", "_low"))
     return *name, lost, _percent(row, "all of it"), f"{left:.2g} [{low:.2g}, {high:.2g}]"
 
 
