@@ -102,8 +102,8 @@ def campaign(file: str, workers: int | None, trials: int | None, shard: str | No
 def assess(model: str, rows: str, workers: int | None, init: bool, **options) -> None:
     """Measure what bit flips do to the model that MODEL:MAKE (as model.py:make) returns, on the ROWS of a file, and what helps.
 
-    Columns of floats are numbers, others ids; text as $3.54 is refused. Those that the model's forward takes by name are passed to it; a function
-    forward(model, batch) in the file does it another way.
+    Columns of floats are numbers, others ids; text as $3.54 is refused. Those that the model's forward takes by name are passed
+    to it; a function forward(model, batch) in the file does it another way.
     """
     from drsrobust_extras.pages.assess import TRIALS
     from drsrobust_extras.pages.assess import assess as prepare

@@ -185,8 +185,8 @@ def _unsure(
     if few.empty:
         return []
     text = (
-        f"In {len(few)} of {len(summary)} conditions too few trials show harm: their intervals are bounds, drawn as open marks or "
-        f"as bars that end at over {WIDE} times the mean."
+        f"In {len(few)} of {len(summary)} conditions too few trials show harm: their intervals are bounds, drawn as open "
+        f"marks or as bars that end at over {WIDE} times the mean."
     )
     needed, now = max((_needed(by_condition[number], headline), len(by_condition[number])) for number in few.index)
     if needed:
@@ -200,9 +200,9 @@ def _unsure(
 
 
 def _needed(trials: "pd.DataFrame", headline: Headline | None) -> int:
-    """How many trials of a condition hold enough harmful ones, and enough with a large loss, in each stratum that shows any, with
-    a probability of `SURE`, if strata keep their shares of the trials: two digits, rounded up; 0 where none that has few of them
-    shows any.
+    """How many trials of a condition hold enough harmful ones, and enough with a large loss, in each stratum that shows any,
+    with a probability of `SURE`, if strata keep their shares of the trials: two digits, rounded up; 0 where none that has few
+    of them shows any.
 
     Few harmful trials are a vague estimate of their rate. The time to the first k events of a Poisson process and the time from
     there to the K-th are independent gamma variables, whose ratio, by K - k and k, has an F distribution: its quantile says how
