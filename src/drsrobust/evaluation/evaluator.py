@@ -78,8 +78,7 @@ class Evaluator:
         looks_like: `output`; where that is None `probability` if the golden scores of all tasks look like it, else `logit`.
         full_run: why every rerun is a full run; None otherwise. A rerun that finds that rows of a batch affect each other sets
             it.
-        numerics: settings of PyTorch under which it was made, as `torch.autocast`, where they are not the defaults; it
-            evaluates under these alone.
+        numerics: settings of PyTorch, as `torch.autocast`, that are no defaults: it was made, and evaluates, under them alone.
 
     Warns:
         UserWarning: the scores look like probabilities, and `output` is None: all of them, or of a task, lie in [0, 1], and

@@ -42,9 +42,8 @@ def warn_of_chance(name: str, auc: float, clicks: int, rows: int) -> None:
 def warn_of_probabilities(
     name: str, scores: np.ndarray, labels: np.ndarray, tasks: Sequence[str], bounded: bool | None
 ) -> bool:
-    """Warns if scores, or those of a task, look like probabilities, and returns whether those of all tasks do. Logits may lie
-    in [0, 1] too, as those of an untrained model often do: then no sigmoid made them, and as probabilities they are worse than
-    the click rate.
+    """Warns if scores, or those of a task, look like probabilities; returns whether all do. Logits may lie in [0, 1] too, as
+    of an untrained model: then no sigmoid made them, and as probabilities they are worse than the click rate.
 
     Args:
         name: of the model.

@@ -107,7 +107,7 @@ class Assessment:
 
         folder, toml = self.file.folder, self.write_toml()
         with report_files(folder) as part:
-            lines = write_assessment(campaign, self, toml, part)
+            lines = write_assessment(campaign, self.parts, self.columns, self.fit_per_mbit, toml, part)
         return folder / PAGE, lines
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from drsrobust.campaign import Campaign
 from drsrobust.extend import new_file
 from drsrobust.statistics import ENDS, NONE, Headline, recovery
+from drsrobust_extras.pages.column_kinds import ColumnKind
 from drsrobust_extras.pages.plots import losses
 from drsrobust_extras.pages.plots.save import save
 from drsrobust_extras.pages.plots.style import (
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-    from drsrobust_extras.pages.assess import Assessment
-
 LEVEL = 0.01  # of the headline: the loss that a model may bear
 NEAR = 4  # ends of an interval of flips, one so many times the other, that are said as a number with its interval
 ENOUGH = 0.9  # of what the best protection gives back: one that asks for less is as good
@@ -49,19 +48,27 @@ _CLASSES = {
 }
 
 
-def write_assessment(campaign: Campaign, assessment: "Assessment", toml: Path, folder: Path) -> list[str]:
+def write_assessment(
+    campaign: Campaign,
+    parts: "pd.DataFrame",
+    columns: dict[str, ColumnKind],
+    fit: float | None,
+    toml: Path,
+    folder: Path,
+) -> list[str]:
     """Writes page, figures and numbers to a new folder.
 
     Args:
         campaign: of the assessment, which has run.
-        assessment: what was decided.
+        parts: of one flip, as of `bit_partition`, with the `error_model` and the text of the `target` of each.
+        columns: how those of the rows were read.
+        fit: failures of memory in 10**9 hours per 2**20 bits; None: unknown.
         toml: the file that repeats the campaign.
         folder: where to.
 
     Returns:
         the main numbers, a line each.
     """
-    parts = assessment.parts
     table, summary, headline = found_in(campaign)
     if headline is None:
         raise ValueError("these rows have no AUC")
@@ -78,7 +85,7 @@ def write_assessment(campaign: Campaign, assessment: "Assessment", toml: Path, f
     back = recovered[recovered["k"] == clear]
     flips = flips_until(plain["k"].to_numpy(), *(plain[headline.drop + end].to_numpy(float) for end in ENDS))
     bears = f"{_first_upper(flips)} until {LEVEL} {headline.unit} is lost"
-    bits, fit = int(parts["eligible"].sum()), assessment.fit_per_mbit
+    bits = int(parts["eligible"].sum())
     rate = f"One flip is a bit error rate of {1 / bits:.2g}, 1 of the model's {bits:,} bits"
     if fit is not None:
         rate += f"; memory of {fit:,g} FIT/Mbit has one in {_time(rates.hours(1 / bits, fit))}"
@@ -108,7 +115,7 @@ def write_assessment(campaign: Campaign, assessment: "Assessment", toml: Path, f
             rule=_rule(plain, clear, headline),
             memory=list(dict.fromkeys(back["target"][back["target"] != "all"])),
             back=[_back_row(row) for row in _rows(back)],
-            columns=[(name, column.kind, column.how) for name, column in assessment.columns.items()],
+            columns=[(name, column.kind, column.how) for name, column in columns.items()],
             unit=headline.unit,
             level=LEVEL,
             toml=toml.read_text(encoding="utf-8"),
