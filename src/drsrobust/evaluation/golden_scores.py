@@ -46,9 +46,8 @@ def warn_of_probabilities(
     of an untrained model: then no sigmoid made them, and as probabilities they are worse than the click rate.
 
     Args:
-        name: of the model.
+        name, tasks: of the model, and of the T tasks (none of one).
         scores, labels: [n], or [n, T].
-        tasks: names of the T tasks, or none.
         bounded: whether a sigmoid or a similar operation made the scores; None: unknown.
     """
     names = tasks or ("",)
