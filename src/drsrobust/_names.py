@@ -184,7 +184,7 @@ NAMES = {
         ),
         "drsrobust.statistics.pvf": "DEFINITIONS pvf",
         "drsrobust.statistics.recovery": "recovery",
-        "drsrobust.statistics.strata": "DROP FEW_TRIALS LOSS_IS_BOUNDED Strata STRATUM WEIGHT",
+        "drsrobust.statistics.strata": "DROP FEW_TRIALS LARGE_LOSS LOSS_IS_BOUNDED Strata STRATUM WEIGHT",
         "drsrobust.statistics.summary": "corrected_exactly INTERVAL summarise with_rows",
         "drsrobust_extras.experiments.random_effects": "across_models",
     },

@@ -75,10 +75,10 @@ class Evaluator:
         golden: the evaluation of the model without errors.
         name: of the model (its registered name, else its class).
         checkpoint: SHA-256 (hex) of the model's state.
+        looks_like: `output`; where that is None `probability` if the golden scores of all tasks look like it, else `logit`.
         full_run: why every rerun is a full run; None otherwise. A rerun that finds that rows of a batch affect each other sets
             it.
-        numerics: settings of PyTorch under which it was made, as `torch.autocast`, where they are not the defaults; it
-            evaluates under these alone.
+        numerics: settings of PyTorch, as `torch.autocast`, that are no defaults: it was made, and evaluates, under them alone.
 
     Warns:
         UserWarning: the scores look like probabilities, and `output` is None: all of them, or of a task, lie in [0, 1], and
@@ -141,10 +141,11 @@ class Evaluator:
         auc = self.golden.auc if task == "click" else None
         if auc is not None and not self._attached and multiprocessing.parent_process() is None:
             warn_of_chance(self.name, auc, self._reach.clicks(rows), len(rows))
+        self.looks_like = self.scoring.output
         if output is None and task != "ranking" and golden is not None:
             evidence = self._reach.compared(getattr(rows, "labels", None))
-            if evidence is not None:
-                warn_of_probabilities(self.name, *evidence, rows.tasks, self._reach.bounded)
+            if evidence and warn_of_probabilities(self.name, *evidence, rows.tasks, self._reach.bounded):
+                self.looks_like = "probability"
 
     def _passes(self, budget: int) -> Passes:
         """Makes the golden run."""

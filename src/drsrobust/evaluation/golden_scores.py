@@ -41,14 +41,13 @@ def warn_of_chance(name: str, auc: float, clicks: int, rows: int) -> None:
 
 def warn_of_probabilities(
     name: str, scores: np.ndarray, labels: np.ndarray, tasks: Sequence[str], bounded: bool | None
-) -> None:
-    """Warns if scores, or those of a task, look like probabilities. Logits may lie in [0, 1] too, as those of an untrained
-    model often do: then no sigmoid made them, and as probabilities they are worse than the click rate.
+) -> bool:
+    """Warns if scores, or those of a task, look like probabilities; returns whether all do. Logits may lie in [0, 1] too, as
+    of an untrained model: then no sigmoid made them, and as probabilities they are worse than the click rate.
 
     Args:
-        name: of the model.
+        name, tasks: of the model, and of the T tasks (none of one).
         scores, labels: [n], or [n, T].
-        tasks: names of the T tasks, or none.
         bounded: whether a sigmoid or a similar operation made the scores; None: unknown.
     """
     names = tasks or ("",)
@@ -61,7 +60,7 @@ def warn_of_probabilities(
         if low >= 0 and high <= 1 and (bounded is not False or _predict(values, clicks)):
             suspected[task] = f"[{low:.3g}, {high:.3g}]"
     if not suspected:
-        return
+        return False
     where = ", ".join(f"of {task!r} in {ends}" if task else f"in {ends}" for task, ends in suspected.items())
     right = "pass output='probability'" if len(suspected) == len(names) else "let forward return logits of all tasks"
     warnings.warn(
@@ -69,6 +68,7 @@ def warn_of_probabilities(
         "threshold and epsilon are wrong (if they are logits: output='logit')",
         stacklevel=4,
     )
+    return len(suspected) == len(names)
 
 
 def _predict(values: np.ndarray, clicks: np.ndarray) -> bool:

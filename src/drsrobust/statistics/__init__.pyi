@@ -21,6 +21,7 @@ from drsrobust.statistics.pvf import pvf as pvf
 from drsrobust.statistics.recovery import recovery as recovery
 from drsrobust.statistics.strata import DROP as DROP
 from drsrobust.statistics.strata import FEW_TRIALS as FEW_TRIALS
+from drsrobust.statistics.strata import LARGE_LOSS as LARGE_LOSS
 from drsrobust.statistics.strata import LOSS_IS_BOUNDED as LOSS_IS_BOUNDED
 from drsrobust.statistics.strata import STRATUM as STRATUM
 from drsrobust.statistics.strata import Strata as Strata

@@ -30,8 +30,10 @@ from drsrobust_extras.pages.campaign_file import (
     mitigation_of,
     read_campaign_file,
 )
+from drsrobust_extras.pages.column_kinds import ColumnKind, column_kind
 from drsrobust_extras.pages.model_file import ByName, ModelFile, read_frame
 from drsrobust_extras.pages.report.own_files import PAGE, check_free, report_files
+from drsrobust_extras.protection import rates
 from drsrobust_extras.protection.weight_range import WeightRange
 
 if TYPE_CHECKING:
@@ -63,12 +65,16 @@ class Assessment:
         loaded: model and rows.
         parts: component, class of bits, their share of all, and the error model and target of each condition of one flip.
         notes: what was decided on the way, a line each.
+        columns: how those of the rows are read.
+        fit_per_mbit: of the memory, by which the page says in what time flips come; None: it does not.
     """
 
     file: CampaignFile
     loaded: Loaded
     parts: "pd.DataFrame"
     notes: tuple[str, ...]
+    columns: dict[str, ColumnKind]
+    fit_per_mbit: float | None
 
     @property
     def toml(self) -> str:
@@ -91,14 +97,18 @@ class Assessment:
             part.write_text(self.toml, encoding="utf-8")
         return path
 
-    def write(self, campaign: Campaign) -> Path:
-        """Writes the page of a campaign that has run, with its numbers, figures and TOML file."""
+    def write(self, campaign: Campaign) -> tuple[Path, list[str]]:
+        """Writes the page of a campaign that has run, with its numbers, figures and TOML file.
+
+        Returns:
+            the page, and its main numbers, a line each.
+        """
         from drsrobust_extras.pages.report.assessment import write_assessment
 
         folder, toml = self.file.folder, self.write_toml()
         with report_files(folder) as part:
-            write_assessment(campaign, self.parts, toml, part)
-        return folder / PAGE
+            lines = write_assessment(campaign, self.parts, self.columns, self.fit_per_mbit, toml, part)
+        return folder / PAGE, lines
 
 
 def assess(
@@ -114,6 +124,7 @@ def assess(
     output: str | None = None,
     trials: int = TRIALS,
     head: int | None = None,
+    fit_per_mbit: float | None = None,
 ) -> Assessment:
     """Loads a model and rows, and decides what to measure.
 
@@ -128,6 +139,7 @@ def assess(
         output: `logit` or `probability`; None: what the first outputs look like.
         trials: of each condition.
         head: rows that trials use; None: as many as a minute allows.
+        fit_per_mbit: failures of the memory in 10**9 hours per 2**20 bits, over 0.
 
     Raises:
         FileNotFoundError, ImportError: a file, or a name in it.
@@ -136,6 +148,8 @@ def assess(
     """
     if output is not None:
         check_choice("output", output, ("logit", "probability"))
+    if fit_per_mbit is not None:
+        rates.hours(0.0, fit_per_mbit)  # raises
     here, place = ModelFile(Path.cwd()), expanded("folder", folder).resolve()
     check_free(place, [PAGE, "trials.csv", "summary.csv"])
     check_own(place / TOML)
@@ -150,7 +164,7 @@ def assess(
     features = [name for name in columns if name != label]
     if by_name:
         features = ByName.parameters(made, features)
-    kinds = {name: _kind(frame[name], name, dense, ids) for name in features}
+    read = {name: column_kind(frame[name], name, dense, ids) for name in features}
     settings = CampaignFile(
         ModelSettings(
             make=_relative(model, place),
@@ -160,8 +174,8 @@ def assess(
         RowsSettings(
             file=os.path.relpath(rows, place),
             label=label,
-            dense=[name for name, kind in kinds.items() if kind == "dense"],
-            sparse=[name for name, kind in kinds.items() if kind == "ids"],
+            dense=[name for name, column in read.items() if column.kind == "dense"],
+            sparse=[name for name, column in read.items() if column.kind == "ids"],
             user=user,
             split=[0.5, 0.0, 0.5] if len(frame) > 2 * ROWS[-1] else None,
         ),
@@ -170,14 +184,14 @@ def assess(
         place,
     )
     first = min(len(frame), ROWS[1])
-    with warnings.catch_warnings(record=True) as said:  # what else is said comes again with the rows that are used
-        warnings.simplefilter("always")
+    with warnings.catch_warnings():  # they come again with the rows that are used
+        warnings.simplefilter("ignore")
         few, either = replace(settings.rows, head=first), replace(settings.model, output=output)
         loaded = replace(settings, rows=few, model=either).load(made)
         seconds = _seconds(loaded) / first
     notes = []
     if output is None:
-        output = "probability" if any("look like probabilities" in str(one.message) for one in said) else "logit"
+        output = loaded.evaluator.looks_like
         if output == "probability":
             notes.append(
                 "the outputs look like probabilities and are taken as such; --output logit says that they are none"
@@ -196,16 +210,7 @@ def assess(
         notes.append(f"trials use {rows_used:,} of {len(frame):,} rows; --rows says how many")
     loaded = settings.load(made)
     _check_trained(loaded)
-    return Assessment(settings, loaded, parts, tuple(notes))
-
-
-def _kind(column: "pd.Series", name: str, dense: Sequence[str], ids: Sequence[str]) -> str:
-    """Whether a column is `dense` or `ids`."""
-    if name in dense and name in ids:
-        raise ValueError(f"column {name!r} is in --dense and in --ids; it is one of them")
-    if name in dense or name in ids:
-        return "dense" if name in dense else "ids"
-    return "dense" if column.dtype.kind == "f" else "ids"
+    return Assessment(settings, loaded, parts, tuple(notes), read, fit_per_mbit)
 
 
 def _relative(name: str, folder: Path) -> str:
@@ -269,7 +274,9 @@ def _conditions(
     counts = [count for count in COUNTS if count <= most]
     flips = {"errors": [{"kind": FixedCount.__name__, "k": counts}]}
     conditions.append(flips | {"targets": ["all"], "mitigations": ["none", *software]})
-    if memory:  # a target of another name: maps under ECC are drawn plainly, since it corrects single flips
+    # A target of another name for the same bits: where a mitigation corrects single flips, all conditions on the same maps are
+    # drawn plainly, and those of software shall have strata.
+    if memory:
         components = list(dict.fromkeys(parts["component"]))
         conditions.append(flips | {"targets": [components], "mitigations": ["none", *memory]})
     return parts, conditions

@@ -1,5 +1,7 @@
 """The command `drsrobust`: campaigns and reports from a TOML file, error rates from failure rates."""
 
+import os
+import sys
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -32,12 +34,20 @@ def _errors() -> Iterator[None]:
         raise click.ClickException(text) from error
 
 
+def _say(text: object, *, err: bool = False) -> None:
+    """Prints a line; where its reader has gone, as `head` does, this and what follows is dropped, and the work goes on."""
+    try:
+        click.echo(text, err=err)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stderr if err else sys.stdout).fileno())
+
+
 @contextmanager
 def _notes() -> Iterator[None]:
     """Warnings as one line each."""
     with warnings.catch_warnings():
         warnings.simplefilter("default")
-        warnings.showwarning = lambda message, *_, **__: click.echo(f"note: {message}", err=True)
+        warnings.showwarning = lambda message, *_, **__: _say(f"note: {message}", err=True)
         yield
 
 
@@ -60,12 +70,12 @@ def campaign(file: str, workers: int | None, trials: int | None, shard: str | No
     """
     with _errors():
         made, settings = _made(file, trials)
-        click.echo(made)
+        _say(made)
         if check:
             return
         table = made.run(workers=workers or settings.campaign.workers, shard=shard)
         if shard:
-            click.echo(f"shard {shard}: {len(table):,} trials finished; when all are: drsrobust merge {file}")
+            _say(f"shard {shard}: {len(table):,} trials finished; when all are: drsrobust merge {file}")
         else:
             _tell(made, settings, table)
 
@@ -86,13 +96,14 @@ def campaign(file: str, workers: int | None, trials: int | None, shard: str | No
     "--rows", "head", metavar="N", type=click.IntRange(min=1), help="Rows in use; without it some minute's worth."
 )
 @click.option("--workers", type=click.IntRange(min=1), help="Processes; without it as many as help.")
+@click.option("--fit-per-mbit", type=float, help="Failures of memory in 10^9 hours per Mbit: says when flips come.")
 @click.option("--folder", type=click.Path(file_okay=False), default="assess", show_default=True, help="Where to.")
 @click.option("--init", is_flag=True, help="Write the TOML file of the campaign and run nothing.")
 def assess(model: str, rows: str, workers: int | None, init: bool, **options) -> None:
     """Measure what bit flips do to the model that MODEL:MAKE (as model.py:make) returns, on the ROWS of a file, and what helps.
 
-    Columns of floats are numbers, others ids. Those that the model's forward takes by name are passed to it; a function
-    forward(model, batch) in the file does it another way.
+    Columns of floats are numbers, others ids; text as $3.54 is refused. Those that the model's forward takes by name are passed
+    to it; a function forward(model, batch) in the file does it another way.
     """
     from drsrobust_extras.pages.assess import TRIALS
     from drsrobust_extras.pages.assess import assess as prepare
@@ -103,13 +114,15 @@ def assess(model: str, rows: str, workers: int | None, init: bool, **options) ->
     with _errors(), _notes():
         made = prepare(model, rows, **options)
         for note in made.notes:
-            click.echo(f"note: {note}", err=True)
+            _say(f"note: {note}", err=True)
         if init:
-            click.echo(made.write_toml())
+            _say(made.write_toml())
             return
         campaign = made.campaign()
         campaign.run(workers=workers)
-        click.echo(f"report: {made.write(campaign)}")
+        page, lines = made.write(campaign)
+        for line in (*lines, f"report: {page}"):
+            _say(line)
 
 
 @main.command()
@@ -148,7 +161,7 @@ def _tell(campaign, settings, table) -> None:
     summary = summarise(table, shown, bounds=settings.report.ends())
     ends = [f"{shown[-1]}{end}" for end in ("", "_low", "_high")]
     columns = ["target", "mitigation", "error_model", "rate", "n", *ends]
-    click.echo(summary[columns].to_string(index=False, float_format="{:.3g}".format))
+    _say(summary[columns].to_string(index=False, float_format="{:.3g}".format))
     _write(campaign, settings)
 
 
@@ -166,9 +179,9 @@ def _write(campaign, settings, folder: str | None = None) -> None:
     from drsrobust_extras.pages.report import write
 
     page = write(campaign, settings.report_folder if folder is None else folder, bounds=settings.report.ends())
-    click.echo(f"report: {page}")
+    _say(f"report: {page}")
     if text := campaign.left_out_text():
-        click.echo(text)
+        _say(text)
 
 
 @main.command()
@@ -180,4 +193,4 @@ def ber(fit_per_mbit: float, hours: float) -> None:
         end, mean = rates.ber(fit_per_mbit, hours), rates.mean_ber(fit_per_mbit, hours)
     except ValueError as error:
         raise click.ClickException(str(error)) from error
-    click.echo(f"{end:.3g} at the end of {hours:g} h; {mean:.3g} at a random moment of them")
+    _say(f"{end:.3g} at the end of {hours:g} h; {mean:.3g} at a random moment of them")

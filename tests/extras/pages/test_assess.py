@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from drsrobust_extras.pages import assess as assess_file
+from drsrobust_extras.pages.column_kinds import ColumnKind, column_kind
 from drsrobust_extras.pages.model_file import ByName
-from drsrobust_extras.pages.report.assessment import flips_until
+from drsrobust_extras.pages.report.assessment import _percent, flips_until
 from tests.extras.pages.test_command import run
+from tests.refusals import refuses
 
 MODEL = """
 import torch
@@ -70,8 +72,9 @@ def assess(*options, model="assessed.py:make", rows="rows.csv", label="bought"):
 
 @pytest.mark.long
 def test_a_page_from_two_files_and_the_file_that_repeats_it(folder):
-    done = assess()
+    done = assess("--fit-per-mbit", 25_000)
     assert done.exit_code == 0, done.output
+    assert re.search(r"without errors: AUC 0\.\d+.*\none flip of .*\n.* until 0.01 AUC is lost\nreport: ", done.output)
     page = folder / "assess" / "index.html"
     assert done.output.rstrip().endswith(f"report: {page}") and "note: " not in done.output
     text, toml = page.read_text(), (folder / "assess" / "assess.toml").read_text()
@@ -129,6 +132,7 @@ MISTAKES = [
     ({"label": "five"}, "label 'five'"),
     (("--dense", "user,note"), "forward failed .*indices|embedding"),
     (("--dense", "item", "--ids", "item"), "'item' is in --dense and in --ids"),
+    (("--fit-per-mbit", "0"), "fit_per_mbit"),
     (("--ids", "price"), "'price'"),
     (("--ids", "prize"), "'prize'; did you mean 'price'"),
     (("--checkpoint", "other.pt"), "other.pt does not fit assessed.py:make: .*user.weight"),
@@ -142,6 +146,38 @@ def test_mistakes_are_one_line(folder, change, said):
     errors = [line for line in done.output.splitlines() if not line.startswith("note: ")]
     assert done.exit_code == 1 and len(errors) == 1 and re.search(f"^Error: .*{said}", errors[0]), done.output
     assert not (folder / "assess").exists()
+
+
+@pytest.mark.parametrize(
+    ("values", "example"),
+    [
+        (["$3.54", "$12", "n/a"], "$3.54"),
+        (["1,250", "-3.5e4", "(12)"], "1,250"),
+        (["none", "12 %", "3.4%"], "12 %"),
+        (["2024-01-31", "2024-02-01 10:30"], "2024-01-31"),
+        (["Bern", "Oslo", "Rome", "12"], None),
+        (["68fd1e64", "80e26c9b", "12345678", "fb936136"], None),
+        (["CH", "NO", "IT"], None),
+        (["18-25", "26-40", "over 40"], None),
+    ],
+)
+def test_text_that_reads_as_numbers(values, example):
+    column = pd.Series([*values, None])
+    refuses(lambda: column_kind(column, "price", dense=["price"]), ValueError, "--dense", repr(values[0]))
+    assert column_kind(column, "price", ids=["price"]).kind == "ids"
+    if example is None:
+        assert column_kind(column, "price").kind == "ids"
+    else:
+        refuses(lambda: column_kind(column, "price"), ValueError, "'price'", repr(example), "--ids price")
+
+
+def test_columns_say_how_they_are_read():
+    assert column_kind(pd.Series([3.0, 7.0]), "age") == ColumnKind(
+        "dense", "floats, all whole: numbers; ids with --ids age"
+    )
+    assert (
+        column_kind(pd.Series([3, 7]), "age").how == "whole numbers 3 to 7: ids as they are; numbers with --dense age"
+    )
 
 
 @pytest.mark.parametrize(
@@ -204,3 +240,10 @@ def test_lists_of_ids_and_outputs_with_logits():
 )
 def test_how_many_flips(mean, low, high, said):
     assert re.fullmatch(said, flips_until(np.array([1, 10, 100]), *map(np.array, (mean, low, high))))
+
+
+@pytest.mark.parametrize(
+    ("share", "said"), [(1.08, "all [84%, 100%]"), (0.998, "over 99% [84%, 100%]"), (0.5, "50% [84%, 100%]")]
+)
+def test_no_more_than_all_is_given_back(share, said):
+    assert _percent({"recovery": share, "recovery_low": 0.84, "recovery_high": 1.2}) == said

@@ -4,17 +4,19 @@ import copy
 import csv
 import hashlib
 import json
-import math
 import os
 import re
 import shutil
 
+import numpy as np
 import pandas as pd
 import pytest
 
 import drsrobust as dr
+from drsrobust.statistics import FEW_TRIALS, Headline, Strata
 from drsrobust_extras.pages.plots.save import write_csv
 from drsrobust_extras.pages.report import own_files
+from drsrobust_extras.pages.report.campaign import WIDE, _needed
 
 ERRORS = [dr.BitFlip(1e-5), dr.BitFlip(1e-3)]
 
@@ -64,7 +66,8 @@ def test_a_report_says_how_many_trials_would_do(evaluator, tmp_path):
     _, table, text = written(tmp_path / "plain", evaluator, sampling="plain", **options)
     harmed = (table["auc_drop"] > 0.001).groupby(table["error_model"]).sum()
     assert harmed["BitFlip"] == 0 < harmed["SingleBit(bit=30)"] < 10
-    assert f"About {math.ceil(48 / harmed['SingleBit(bit=30)']) * 10:,} trials per condition would do (40 now)." in text
+    needed = int(re.search(r"About ([\d,]+) trials per condition would do \(40 now\)", text)[1].replace(",", ""))
+    assert needed > 40 * FEW_TRIALS / harmed["SingleBit(bit=30)"]
     assert "1 of these conditions showed none in 40 trials." in text and "sampling=&#34;plain&#34;" in text
     assert "BitFlip at 1e-07 in all: 40 of 40 maps harmless." in text
     drawn = pd.read_csv(tmp_path / "plain" / "figures" / "data" / "conditions.csv", comment="#")
@@ -72,6 +75,29 @@ def test_a_report_says_how_many_trials_would_do(evaluator, tmp_path):
     campaign, table, text = written(tmp_path / "default", evaluator, **options)
     assert "sampling=" not in text and f"{len(table)} error maps in 2 conditions" in text
     assert "2 conditions" in repr(campaign) and len(campaign.conditions) > 2
+
+
+@pytest.mark.parametrize("rate", [0.03, 0.1])
+@pytest.mark.parametrize("loss", ["equal", "uniform", "exponential"])
+def test_so_many_trials_do(rate, loss):
+    """Campaigns of 40 trials that go on to the stated number: the mean is known within a factor in 9 of 10 of them."""
+    random = np.random.default_rng(0)
+    losses = {"equal": lambda n: np.full(n, 0.05), "uniform": lambda n: random.uniform(0.002, 0.3, n)}
+    losses["exponential"] = lambda n: np.minimum(0.0011 + random.exponential(0.05, n), 0.3)
+
+    def trials(former, n):
+        lost = np.append(former, np.where(random.random(n) < rate, losses[loss](n), 0))
+        return pd.DataFrame({"auc": 0.8 - lost, "auc_drop": lost, "auc_golden": 0.8, "outcome": "ok"})
+
+    enough = []
+    for _ in range(120):
+        table = trials([], 40)
+        if needed := _needed(table, Headline.of(table)[0]):
+            table = trials(table["auc_drop"], needed - 40)
+            strata = Strata.of(table)
+            mean, _, high = strata.mean_interval(table["auc_drop"].to_numpy(), (-0.2, 0.8))
+            enough.append(not strata.few_harmful.any() or high <= WIDE * mean)
+    assert len(enough) > 50 and np.mean(enough) >= 0.9
 
 
 def test_one_rate_is_a_point_and_no_curve(evaluator, tmp_path):

@@ -299,3 +299,13 @@ def test_shards_and_merge(folder):
     assert again.exit_code == 0, again.output
     refused = run("campaign", folder / "study.toml", "--shard", "3/3")
     assert refused.exit_code == 1 and "of 3 shards the first is 0/3 and the last 2/3" in refused.output
+
+
+def test_a_reader_that_has_gone_ends_nothing():
+    """As of `drsrobust ... | head -0`: no traceback, no error."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "drsrobust", "ber", "--fit-per-mbit", "1", "--hours", "1"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -9,6 +9,7 @@ import numpy as np
 from drsrobust.campaign import Campaign
 from drsrobust.extend import new_file
 from drsrobust.statistics import ENDS, NONE, Headline, recovery
+from drsrobust_extras.pages.column_kinds import ColumnKind
 from drsrobust_extras.pages.plots import losses
 from drsrobust_extras.pages.plots.save import save
 from drsrobust_extras.pages.plots.style import (
@@ -30,6 +31,7 @@ from drsrobust_extras.pages.report.campaign import (
     write_numbers,
 )
 from drsrobust_extras.pages.report.own_files import PAGE
+from drsrobust_extras.protection import rates
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,14 +48,26 @@ _CLASSES = {
 }
 
 
-def write_assessment(campaign: Campaign, parts: "pd.DataFrame", toml: Path, folder: Path) -> None:
+def write_assessment(
+    campaign: Campaign,
+    parts: "pd.DataFrame",
+    columns: dict[str, ColumnKind],
+    fit: float | None,
+    toml: Path,
+    folder: Path,
+) -> list[str]:
     """Writes page, figures and numbers to a new folder.
 
     Args:
-        campaign: of `assess`, which has run.
+        campaign: of the assessment, which has run.
         parts: of one flip, as of `bit_partition`, with the `error_model` and the text of the `target` of each.
+        columns: how those of the rows were read.
+        fit: failures of memory in 10**9 hours per 2**20 bits; None: unknown.
         toml: the file that repeats the campaign.
         folder: where to.
+
+    Returns:
+        the main numbers, a line each.
     """
     table, summary, headline = found_in(campaign)
     if headline is None:
@@ -71,6 +85,10 @@ def write_assessment(campaign: Campaign, parts: "pd.DataFrame", toml: Path, fold
     back = recovered[recovered["k"] == clear]
     flips = flips_until(plain["k"].to_numpy(), *(plain[headline.drop + end].to_numpy(float) for end in ENDS))
     bears = f"{_first_upper(flips)} until {LEVEL} {headline.unit} is lost"
+    bits = int(parts["eligible"].sum())
+    rate = f"One flip is a bit error rate of {1 / bits:.2g}, 1 of the model's {bits:,} bits"
+    if fit is not None:
+        rate += f"; memory of {fit:,g} FIT/Mbit has one in {_time(rates.hours(1 / bits, fit))}"
     figures = folder / "figures"
     _draw_parts(by_part, headline, figures)
     _draw_counts(counts, headline, bears, figures)
@@ -85,14 +103,19 @@ def write_assessment(campaign: Campaign, parts: "pd.DataFrame", toml: Path, fold
             f"{len(table):,} trials, each with its own flips.",
             cards=[
                 {"head": "What to do first", "text": _advice(back, plain, clear, headline)},
-                {"head": "How many flips it bears", "text": f"{bears}, if they hit any stored bit ('all')."},
+                {"head": "How many flips it bears", "text": f"{bears}, if they hit any stored bit ('all'). {rate}."},
                 {"head": "One flip", "text": _worst(by_part, headline)},
             ],
             figures={entry["name"]: entry for entry in figure_entries(figures, ["one_flip", "flips"])},
             parts=[_part_row(row, total=_expected(by_part, headline), headline=headline) for row in _rows(by_part)],
-            counts=[_count_row(row, headline) for row in _rows(plain)],
+            counts=[_count_row(row, headline, bits, fit) for row in _rows(plain)],
+            count_heads=["flips", "bit error rate", *["memory has so many in"] * (fit is not None)],
             clear=clear,
+            clear_ber=f"{clear / bits:.2g}",
+            rule=_rule(plain, clear, headline),
+            memory=list(dict.fromkeys(back["target"][back["target"] != "all"])),
             back=[_back_row(row) for row in _rows(back)],
+            columns=[(name, column.kind, column.how) for name, column in columns.items()],
             unit=headline.unit,
             level=LEVEL,
             toml=toml.read_text(encoding="utf-8"),
@@ -103,6 +126,12 @@ def write_assessment(campaign: Campaign, parts: "pd.DataFrame", toml: Path, fold
     )
     with new_file(folder / PAGE) as part:
         part.write_text(page, encoding="utf-8")
+    one = plain[plain["k"] == 1].iloc[0]
+    return [
+        f"without errors: {headline.unit} {headline.golden:.4f} on {len(evaluator.rows):,} rows",
+        f"one flip of a random bit costs: {_loss(one, headline)} {headline.unit}",
+        f"{bears[0].lower()}{bears[1:]}",
+    ]
 
 
 def flips_until(k: np.ndarray, mean: np.ndarray, low: np.ndarray, high: np.ndarray, level: float = LEVEL) -> str:
@@ -165,10 +194,10 @@ def _advice(back: "pd.DataFrame", plain: "pd.DataFrame", clear: int, headline: H
         return f"Measure with more trials (--trials): no protection clearly gives back any of {lost}."
     best = known["recovery"].max()
     first = known[known["recovery"] >= ENOUGH * best].iloc[0]
-    text = f"Use {first['mitigation_kind']}: it gives back {_percent(first)} of {lost}."
+    text = f"Use {_named(first)}: it gives back {_percent(first)} of {lost}."
     if first["target"] != row["target"] and len(software := known[known["target"] == row["target"]]):
         second = software.loc[software["recovery"].idxmax()]
-        text += f" Without other memory, {second['mitigation_kind']} gives back {_percent(second)}."
+        text += f" Without other memory, {_named(second)} gives back {_percent(second)}."
     return text
 
 
@@ -200,8 +229,36 @@ def _interval(row: Any, name: str) -> str:
     return f"{row[name]:.2g} [{row[f'{name}_low']:.2g}, {row[f'{name}_high']:.2g}]"
 
 
-def _percent(row: Any) -> str:
-    return f"{row['recovery']:.0%} [{row['recovery_low']:.0%}, {row['recovery_high']:.0%}]"
+def _percent(row: Any, whole: str = "all") -> str:
+    """What is given back, `whole` at most: more is noise of the pairs."""
+    share = whole if row["recovery"] >= 1 else "over 99%" if row["recovery"] > 0.99 else f"{row['recovery']:.0%}"
+    return f"{share} [{min(row['recovery_low'], 1):.0%}, {min(row['recovery_high'], 1):.0%}]"
+
+
+def _named(row: Any) -> str:
+    """A protection as tables name it, and its class."""
+    return f"{row['mitigation']} ({row['mitigation_kind']})"
+
+
+def _rule(plain: "pd.DataFrame", clear: int, headline: Headline) -> str:
+    """How `_advice` chooses, after the number of flips."""
+    is_clear = plain.loc[plain["k"] == clear, f"{headline.drop}_low"].iloc[0] >= LEVEL
+    chosen = (
+        f"the fewest flips that were tried whose loss is clearly over {LEVEL} {headline.unit} (the lower end of its interval)"
+        if is_clear
+        else f"of no number of flips that was tried is the loss clearly over {LEVEL} {headline.unit}, and here it is surest"
+    )
+    return (
+        f"{chosen}. What to do first is the protection that asks least, in the order of this table, of those that give back "
+        f"at least {ENOUGH:.0%} of what the best one does."
+    )
+
+
+def _time(hours: float) -> str:
+    for unit, length in (("years", 24 * 365.25), ("days", 24)):
+        if hours >= 2 * length:
+            return f"{float(f'{hours / length:.2g}'):,g} {unit}"
+    return f"{hours:.2g} hours"
 
 
 def _first_upper(text: str) -> str:
@@ -221,13 +278,18 @@ def _part_row(row: dict[str, Any], total: float, headline: Headline) -> tuple[st
     return row["component"], _class(row["bit_class"]), f"{row['weight']:.2%}", _loss(row, headline), f"{share:.1%}"
 
 
-def _count_row(row: dict[str, Any], headline: Headline) -> tuple[str, ...]:
-    return f"{row['k']:,}", _loss(row, headline)
+def _count_row(row: dict[str, Any], headline: Headline, bits: int, fit: float | None) -> tuple[str, ...]:
+    ber = row["k"] / bits
+    times = [] if fit is None else [_time(rates.hours(ber, fit))]
+    return f"{row['k']:,}", f"{ber:.2g}", *times, _loss(row, headline)
 
 
 def _back_row(row: dict[str, Any]) -> tuple[str, ...]:
-    known = row["recovery_low"] == row["recovery_low"]
-    return row["mitigation_kind"], _percent(row) if known else f"not clear: {row['why']}"
+    name, lost = (row["mitigation"], row["mitigation_kind"]), f"{row['lost']:.2g}"
+    if row["recovery_low"] != row["recovery_low"]:
+        return *name, lost, f"not clear: {row['why']}", ""
+    left, low, high = (max(0.0, 1 - row[f"recovery{end}"]) * row["lost"] for end in ("", "_high", "_low"))
+    return *name, lost, _percent(row, "all of it"), f"{left:.2g} [{low:.2g}, {high:.2g}]"
 
 
 def _draw_parts(by_part: "pd.DataFrame", headline: Headline, folder: Path) -> None:
@@ -256,7 +318,7 @@ def _counts(data: "pd.DataFrame", headline: Headline) -> "Axes":
     if headline.name == "auc":
         most = max(headline.golden - COIN_TOSS, 0.0)
     ax.set_xscale("log")
-    groups = list(data.groupby("mitigation_kind", sort=False))
+    groups = list(data.groupby("mitigation", sort=False))
     for number, (kind, rows) in enumerate(groups):
         label = "without protection" if kind == NONE else kind
         places = rows["k"].to_numpy(float) * 1.06 ** (number - (len(groups) - 1) / 2)

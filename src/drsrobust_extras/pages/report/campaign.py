@@ -15,6 +15,7 @@ from drsrobust.statistics import (
     DROP,
     ENDS,
     FEW_TRIALS,
+    LARGE_LOSS,
     NONE,
     STRATUM,
     WEIGHT,
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _SHOWN = ("target", "mitigation", "error_model", "rate", "n")
+SURE = 0.95  # of cases in which the stated number of trials holds enough harmful ones
+GROWN = 2  # times: the largest loss may grow as much with more trials
 WIDE = 2  # an upper end that is more times higher than the mean makes an interval wide
 _HARMLESS = "harmless"  # a column of what is drawn: where no map harmed, the words that say so
 
@@ -182,11 +185,13 @@ def _unsure(
     if few.empty:
         return []
     text = (
-        f"In {len(few)} of {len(summary)} conditions too few trials show harm, so that their intervals are wide bounds."
+        f"In {len(few)} of {len(summary)} conditions too few trials show harm: their intervals are bounds, drawn as open "
+        f"marks or as bars that end at over {WIDE} times the mean."
     )
     needed, now = max((_needed(by_condition[number], headline), len(by_condition[number])) for number in few.index)
     if needed:
         text += f" About {needed:,} trials per condition would do ({now:,} now)."
+        text += f" By as few as there are now that number is a cautious one, enough in {SURE:.0%} of cases."
     if len(unseen := few[few["trials_harmed"] == 0]):
         text += f" {len(unseen)} of these conditions showed none in {unseen['n'].max():,} trials."
     if STRATUM not in by_condition[0] and any(map(_has_strata, campaign.conditions)):
@@ -195,11 +200,25 @@ def _unsure(
 
 
 def _needed(trials: "pd.DataFrame", headline: Headline | None) -> int:
-    """About how many trials of a condition hold enough harmful ones in each stratum that shows any, if strata keep their shares
-    of the trials: two digits, rounded up; 0 where none that has few of them shows any."""
+    """How many trials of a condition hold enough harmful ones, and enough with a large loss, in each stratum that shows any,
+    with a probability of `SURE`, if strata keep their shares of the trials: two digits, rounded up; 0 where none that has few
+    of them shows any.
+
+    Few harmful trials are a vague estimate of their rate. The time to the first k events of a Poisson process and the time from
+    there to the K-th are independent gamma variables, whose ratio, by K - k and k, has an F distribution: its quantile says how
+    many times longer the trials so far, in which there were k, must be.
+    """
+    from scipy.special import fdtri
+
     strata, harmed = Strata.of(trials), _harmed(trials, headline)
-    counts = [np.count_nonzero(harmed & member) for member in strata.members[strata.few_harmful]]
-    needed = [len(trials) * FEW_TRIALS / count for count in counts if 0 < count < FEW_TRIALS]
+    losses = np.zeros(len(trials)) if headline is None else np.nan_to_num(headline.losses(trials))
+    needed = []
+    for member in strata.members[strata.few_harmful]:
+        large = harmed & (losses > GROWN * LARGE_LOSS * losses[member].max())
+        for count in {np.count_nonzero(flags & member) for flags in (harmed, large)}:
+            if 0 < count < FEW_TRIALS:
+                more = FEW_TRIALS - count
+                needed.append(len(trials) * (1 + more / count * fdtri(2 * more, 2 * count, SURE)))
     step = 10 ** max(0, math.floor(math.log10(max(needed, default=1))) - 1)
     return math.ceil(max(needed, default=0) / step) * step
 
@@ -287,14 +306,15 @@ def by_condition(data: "pd.DataFrame", metric: str, headline: Headline | None) -
         paper = {"facecolor": "white", "pad": 1, "linewidth": 0}
         for place in np.flatnonzero(~is_drawn):
             text = data[_HARMLESS].iloc[place]
-            ax.annotate(text, (floor, place), va="center", size=SMALLEST, color="#444444", bbox=paper)
+            style = {"va": "center", "size": SMALLEST, "color": "#444444", "bbox": paper}
+            ax.annotate(text, (floor, place), (4, 0), textcoords="offset points", **style)
         if notes := losses.bound_handles(drawn, metric, floor=floor, vertical=False):
             legend_outside(ax, notes)
     else:
         ax.errorbar(data[metric], places, xerr=curves.interval(data, metric), fmt="o", capsize=2.5, markersize=5)
         ax.set_xlabel(metric)
     ax.set_yticks(places, [_where(row) + _under(row) for row in data.to_dict("records")])
-    ax.invert_yaxis()
+    ax.set_ylim(len(data) - 0.5, -0.5)
     return ax
 
 
