@@ -343,6 +343,14 @@ def test_candidates_and_the_choice_against_all_single_flips(dense_evaluator, can
         assert len(search._ranked().word) > len(ranked.word) / 2
 
 
+def test_a_tie_is_no_gain(dense_evaluator, monkeypatch):
+    first = dr.worst_case(dense_evaluator, budget=1)
+    for more, flips in ((0, 0), (1e-12, 1)):
+        tied = first.flips["auc"][0] - first.golden_auc + more
+        monkeypatch.setattr("drsrobust_extras.experiments.chosen_flips._TIED", tied)
+        assert len(dr.worst_case(dense_evaluator, budget=1).flips) == flips
+
+
 def test_pairs_are_the_two_best_of_their_blocks():
     random = np.random.default_rng(5)
     for n in (1, 2, 100):
