@@ -28,6 +28,7 @@ _WORDS = 4  # of a block in the first streams: one step of Philox
 _VALUES = 1 << 31  # streams from here on are values
 _FRACTION = 160  # bits of fixed-point numbers
 _TINY = 1 << 40  # of a weight in fixed point: 2**-120 of the largest one
+_MARKED = 0.12  # rate above which marking every place takes less time than sorting the arrivals
 _SPARSE = 12  # arrivals in a block, on average: up to here those that there are are picked, above a block's are sorted in a row
 _GROUP = 1 << 16  # arrivals that are sorted at once: they fit into a core's cache
 _SKIP = 1000  # raw words that are drawn in the time that another start takes
@@ -115,12 +116,11 @@ class BlockArrivals:
         """Places that are hit at a rate over 0 and under 1, of blocks `first` to `end` - 1: int64, ascending, distinct, in
         parts."""
         mean = -math.log1p(-rate) * self.size  # decides how, not what
-        many = mean * 8 > self.size  # marking every place takes less time than sorting the arrivals
-        group = 1 if many else max(1, int(_GROUP / (mean + _WORDS)))  # blocks
+        group = max(1, int(_GROUP / (mean + _WORDS)))  # blocks
         # Freed memory would come back as page faults, which take half of the time of many arrivals. glibc keeps blocks as large
         # as the largest one that was ever freed, up to 32 MiB; this block is never touched, so it costs a microsecond.
         np.empty(31 << 20, np.uint8)
-        places_of = self._marked if many else self._sorted if mean > _SPARSE else self._picked
+        places_of = self._marked if rate > _MARKED else self._sorted if mean > _SPARSE else self._picked
         for start in range(first, end, group):
             stop = min(start + group, end)
             places = places_of(start, stop, self._counts(rate, start, stop))
@@ -134,8 +134,7 @@ class BlockArrivals:
         places = block << self.bits
         for stream, start, words in streams(int(counts.max())):
             raw = self._raw(1 + stream, words * first, words * (end - first))
-            only = start == 0 and counts.max() <= PARTS * words
-            inside = slice(None) if only else (arrival >= start) & (arrival < start + PARTS * words)
+            inside = (arrival >= start) & (arrival < start + PARTS * words)
             part, word = np.divmod(arrival[inside] - start, words)
             places[inside] += self._place(raw[block[inside] * words + word], part)
         places.sort()
