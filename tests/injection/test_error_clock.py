@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import poisson
 
@@ -15,6 +15,8 @@ from tests.injection.oracle import Clock
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 300), st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1), st.floats(1e-9, 0.97))
+@example(1, 3, 4, 0.9)
+@example(2, 3, 4, 0.7)
 def test_against_the_oracle(n, seed, summand, rate):
     clock, slow, k = ErrorClock(n, seed=seed, summand=summand), Clock(n, seed, summand), min(n, round(rate * n))
     assert clock.until(rate).tolist() == sorted(slow.reached(rate))

@@ -235,8 +235,8 @@ class BlockArrivals:
     def _raw(self, stream: int, first: int, count: int) -> np.ndarray:
         """Raw words `first` to `first` + `count` - 1 of a stream: uint64."""
         before, skip = divmod(first, 4)
-        # NumPy adds 1 to the counter before its first output, so counter c - 1 (modulo 2**256) gives the words of counter c.
-        counter = (before - 1) % (1 << 256)
+        # NumPy adds 1 to the counter before its first output, so counter c - 1 (of 256 bits) gives the words of counter c.
+        counter = before - 1
         state = self._state["state"]
         state["counter"][:] = [counter >> shift & 0xFFFFFFFFFFFFFFFF for shift in range(0, 256, 64)]
         state["key"][:] = self._seed, self._summand << 32 | stream

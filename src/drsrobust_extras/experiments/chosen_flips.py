@@ -229,7 +229,7 @@ class _Search:
         if self._allowed.pairs_in is not None:
             moves = _pairs(flips, self._blocks(flips, self._allowed.pairs_in), self._per_tensor)
         else:
-            best = _best(flips, flips.tensor * 64 + flips.bit, max(2, self._candidates // _BITS))
+            best = _best(flips, flips.tensor * 64 | flips.bit, max(2, self._candidates // _BITS))
             best = _best(best, best.tensor, self._per_tensor)
             moves = [best.take([number]) for number in np.argsort(-best.score, kind="stable")]
         for number, move in enumerate(filter(self._passes, moves)):

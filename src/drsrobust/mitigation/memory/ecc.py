@@ -107,7 +107,7 @@ class SECDED:
             ValueError: a word has more bits than the code.
         """
         words = np.ascontiguousarray(words, np.uint64)
-        if int(words.max(initial=0)) >> self.data_bits:
+        if (words >> np.uint64(self.data_bits)).any():
             raise ValueError(f"a word has more than {self.data_bits} bits")
         of_bytes = words.astype("<u8", copy=False).view(np.uint8).reshape(len(words), 8)
         check = np.zeros(len(words), np.uint8)
@@ -124,7 +124,7 @@ class SECDED:
             check: [n], check bits.
         """
         check = np.asarray(check, np.uint64)
-        if int(check.max(initial=0)) >> self.check_bits:
+        if (check >> np.uint64(self.check_bits)).any():
             raise ValueError(f"a code word has more than {self.check_bits} check bits")
         syndrome = (self.encode(words) ^ check).astype(np.uint8)
         data, check_flips, status = (table.take(syndrome) for table in self._by_syndrome)
