@@ -18,7 +18,7 @@ import pytest
 
 from drsrobust._processes import process_context
 from drsrobust.campaign import Store, StoreError
-from drsrobust.campaign.table import SCHEMA, stored_schema
+from drsrobust.campaign.table import LATER, SCHEMA, stored_schema
 from tests.campaign import writer
 from tests.campaign.writer import CONDITIONS, TRIALS, store, trials
 from tests.extras.data.test_download import full_disk
@@ -92,6 +92,16 @@ def test_a_store_of_another_shard(tmp_path):
         settings = tmp_path / f"{shards.index(held)}", {"what": "made up"}, {}, stored_schema()
         with Store(*settings, held).writing(), nullcontext() if asked == held else pytest.raises(StoreError):
             Store(*settings, asked)
+
+
+def test_chunks_of_an_earlier_version_lack_columns(tmp_path):
+    here, table = store(tmp_path / "s"), trials(1, [2, 4])
+    schema = pa.schema([field for field in here.schema if field.name not in LATER])
+    early = Store(here.folder, {"what": "made up"}, {}, schema)
+    with early.writing():
+        early.write(table.drop_columns(list(LATER)))
+    for columns in (table.schema.names, ["trial", "auc"], [LATER[0]]):
+        assert here.read(columns).equals(table.select(columns).replace_schema_metadata(None))
 
 
 def test_nothing_there(tmp_path):

@@ -405,6 +405,9 @@ def test_rows_by_themselves_and_all_of_them(splits, monkeypatch):
     with torch.no_grad():
         model.over_arch.model[1].bias += 1
     assert not reach.intact()
+    for limit in (n, n - 1):
+        monkeypatch.setattr(affected_rows, "IN_MEMORY", limit)
+        assert isinstance(Evaluator(model, data.test)._reach.batches, list) == (limit == n)
 
 
 @pytest.mark.parametrize(("rows", "n"), [([5], 8), ([0, 1, 2], 4), (range(0, 100, 2), 100), (range(3000), 6000)])
