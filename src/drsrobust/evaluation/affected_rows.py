@@ -199,9 +199,8 @@ class AffectedRows(Passes):
         m, size = self.n - self._size * (len(self.batches) - 1), len(self.batches[-1].labels)
         if size == m:
             return
-        padded = self._split.batch(
-            (np.arange(size) - m) % self.n
-        )  # the rows and the first ones; of the same size: equal rounding
+        # The batch's rows and the first ones: of the same size, which rounds equally.
+        padded = self._split.batch((np.arange(size) - m) % self.n)
         if self.all_rows is None and near(self._scored([padded], m), self.scores[-m:]):
             return
         self.all_rows = self.all_rows or COUPLED
