@@ -279,14 +279,15 @@ def test_chunks_under_other_names(filled):
         filled.read()
 
 
-def test_trials_that_stand_twice(filled, tmp_path):
+@pytest.mark.parametrize("parts", [([1, 5], [2, 5], [3, 6, 8], [4, 8]), ([1, 5], [5, 7])])
+def test_trials_that_stand_twice(filled, tmp_path, parts):
     """As when parts of a store were computed apart and put together. The first one is named, with its two chunks."""
-    for number, part in enumerate(([1, 5], [2, 5], [3, 6, 8], [4, 8])):
+    for number, part in enumerate(parts):
         other = store(tmp_path / f"{number}")
         with other.writing():
             other.write(trials(1, part))
         shutil.copy(chunks(other.folder)[0], filled.folder)
-    message = r"trial 5 of condition 1 is in two chunks, 00001-00000001-00000005-\w+.parquet and 00001-00000002-0000"
+    message = r"trial 5 of condition 1 is in two chunks, 00001-00000001-00000005-\w+.parquet and 00001-0000000[25]-0000"
     for read in (filled.read, filled.keys, filled.writing().__enter__):
         with pytest.raises(StoreError, match=message):
             read()
