@@ -63,6 +63,17 @@ def test_a_store_of_many_chunks_is_compacted_when_it_is_opened(tmp_path, monkeyp
     assert here.trial(1, 7).equals(table.slice(52, 1))
 
 
+@pytest.mark.parametrize("many", [35, 36])
+def test_how_many_chunks_are_many(tmp_path, monkeypatch, many):
+    """40 chunks of 40 trials in 2 conditions, which make 2 chunks and one more for each 16 trials at least: 4."""
+    here, compacted = filled(tmp_path / "s", n=20), []
+    for name, value in (("JOINED_TRIALS", 16), ("MANY_CHUNKS", many)):
+        monkeypatch.setattr(f"drsrobust.campaign.store.{name}", value)
+    monkeypatch.setattr(here, "compact", lambda: compacted.append(many))
+    with here.writing():
+        assert bool(compacted) == (many == 35)
+
+
 def test_joined_chunks_hold_1024_trials_or_more(tmp_path, monkeypatch):
     monkeypatch.setattr("drsrobust.campaign.store.JOINED_TRIALS", 16)
     here = filled(tmp_path / "s", conditions=1, n=40)

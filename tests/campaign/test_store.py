@@ -6,8 +6,8 @@ import shutil
 import signal
 import threading
 import time
-from contextlib import suppress
-from itertools import islice
+from contextlib import nullcontext, suppress
+from itertools import islice, product
 from pathlib import Path
 from random import Random
 
@@ -18,7 +18,7 @@ import pytest
 
 from drsrobust._processes import process_context
 from drsrobust.campaign import Store, StoreError
-from drsrobust.campaign.table import SCHEMA, stored_schema
+from drsrobust.campaign.table import LATER, SCHEMA, stored_schema
 from tests.campaign import writer
 from tests.campaign.writer import CONDITIONS, TRIALS, store, trials
 from tests.extras.data.test_download import full_disk
@@ -77,6 +77,31 @@ def test_what_was_written_is_read(filled):
         "00002-00000000-00000005",
         "00002-00000004-00000007",
     ]
+
+
+def test_consecutive_chunks_are_not_copied(filled):
+    with filled.writing():
+        filled.write(trials(1, [0, 1]))
+        filled.write(trials(1, [2, 3, 9]))
+    assert [len(part) for part in filled.read()["trial"].chunks if len(part)] == [6, 2, 3, 6]
+
+
+def test_a_store_of_another_shard(tmp_path):
+    shards = (None, {"index": 0, "of": 2}, {"index": 1, "of": 2}, {"index": 0, "of": 3})
+    for asked, held in product(shards, shards):
+        settings = tmp_path / f"{shards.index(held)}", {"what": "made up"}, {}, stored_schema()
+        with Store(*settings, held).writing(), nullcontext() if asked == held else pytest.raises(StoreError):
+            Store(*settings, asked)
+
+
+def test_chunks_of_an_earlier_version_lack_columns(tmp_path):
+    here, table = store(tmp_path / "s"), trials(1, [2, 4])
+    schema = pa.schema([field for field in here.schema if field.name not in LATER])
+    early = Store(here.folder, {"what": "made up"}, {}, schema)
+    with early.writing():
+        early.write(table.drop_columns(list(LATER)))
+    for columns in (table.schema.names, ["trial", "auc"], [LATER[0]]):
+        assert here.read(columns).equals(table.select(columns).replace_schema_metadata(None))
 
 
 def test_nothing_there(tmp_path):
@@ -254,13 +279,15 @@ def test_chunks_under_other_names(filled):
         filled.read()
 
 
-def test_trials_that_stand_twice(filled, tmp_path):
-    """As when two halves of a store were computed apart and put together."""
-    other = store(tmp_path / "t")
-    with other.writing():
-        other.write(trials(2, [3, 6, 9]))
-    shutil.copy(chunks(other.folder)[0], filled.folder)
-    message = r"trial 6 of condition 2 is in two chunks, 00002-00000003-00000009-\w+.parquet and 00002-00000004-0000"
+@pytest.mark.parametrize("parts", [([1, 5], [2, 5], [3, 6, 8], [4, 8]), ([1, 5], [5, 7])])
+def test_trials_that_stand_twice(filled, tmp_path, parts):
+    """As when parts of a store were computed apart and put together. The first one is named, with its two chunks."""
+    for number, part in enumerate(parts):
+        other = store(tmp_path / f"{number}")
+        with other.writing():
+            other.write(trials(1, part))
+        shutil.copy(chunks(other.folder)[0], filled.folder)
+    message = r"trial 5 of condition 1 is in two chunks, 00001-00000001-00000005-\w+.parquet and 00001-0000000[25]-0000"
     for read in (filled.read, filled.keys, filled.writing().__enter__):
         with pytest.raises(StoreError, match=message):
             read()

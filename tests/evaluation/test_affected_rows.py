@@ -387,11 +387,27 @@ def test_rows_by_themselves_and_all_of_them(splits, monkeypatch):
             assert equal(evaluator.rerun(error_map), evaluator.run())
         assert scored[: len(expected)] == expected, errors
         scored.clear()
+    bits = sum(1 << number for name, number in reach.flow.number.items() if name.startswith("over_arch"))
+    for dense, count, expected in (
+        *((0, n // 2, [320]), (0, n // 2 + 1, [n])),
+        *((bits, n // 10, [n, 96]), (bits, n // 10 + 1, [n])),
+    ):
+        reach.score(affected_rows.Affected(dense, 0, np.arange(count)))
+        assert scored == expected, (dense, count)
+        scored.clear()
+    monkeypatch.setattr(reach._units, "changed", lambda *_: np.arange(3))  # of a layer's rows
+    for count, expected in ((n // 10, [96]), (n // 10 + 1, [n])):
+        reach.score(affected_rows.Affected(bits, 0, np.arange(count)))
+        assert scored == expected, count
+        scored.clear()
     assert np.allclose(reach.few_rows().scores, reach.scores[np.linspace(0, n - 1, 64).astype(int)], atol=1e-5)
     assert np.array_equal(reach.one_batch(0).scores, reach.scores) and reach.intact()
     with torch.no_grad():
         model.over_arch.model[1].bias += 1
     assert not reach.intact()
+    for limit in (n, n - 1):
+        monkeypatch.setattr(affected_rows, "IN_MEMORY", limit)
+        assert isinstance(Evaluator(model, data.test)._reach.batches, list) == (limit == n)
 
 
 @pytest.mark.parametrize(("rows", "n"), [([5], 8), ([0, 1, 2], 4), (range(0, 100, 2), 100), (range(3000), 6000)])
@@ -405,9 +421,9 @@ def test_witnesses_are_unaffected_rows_between_the_affected_ones(rows, n):
 
 
 def test_one_rerun_in_fifty_is_compared_with_a_full_run(splits, monkeypatch):
-    """Time is counted in calls: each rerun and each full run takes 1."""
+    """Time is counted in calls: each rerun and each full run takes 2."""
     model = build_model("deepfm", splits["ids"].schema)
-    monkeypatch.setattr(affected_rows.time, "process_time", itertools.count(100).__next__)
+    monkeypatch.setattr(affected_rows.time, "process_time", itertools.count(100, 2).__next__)
     evaluator, full = Evaluator(model, splits["ids"].test), []
     real = evaluator._reach.full
     monkeypatch.setattr(evaluator._reach, "full", lambda: full.append(trial) or real())
@@ -425,10 +441,13 @@ class Idle(Tables):
         return self.top(first.repeat(1, len(self.names)))
 
 
-def test_a_table_without_an_effect_has_no_readers():
+def test_a_table_without_an_effect_has_no_readers(monkeypatch):
     random = np.random.default_rng(1)
     data = data_of({name: random.integers(0, 50, ROWS) for name in ("one", "two")})
     reach = Evaluator(Idle(["one", "two"]), data.test)._reach
     assert reach.features() == {"tables.0.weight": ["one"]}
     assert reach.looked_up("tables.0.weight").tolist() == np.unique(data.test.sparse["one"].values).tolist()
     assert len(reach.looked_up("tables.1.weight")) == 0 and reach.looked_up("top.weight") is None
+    for name, number in reach.flow.number.items():  # of which nothing is known, of its neighbours as before
+        monkeypatch.setattr(type(reach.flow), "unknown", 1 << number)
+        assert (reach.looked_up("tables.0.weight") is None) == (name == "tables.0.weight")

@@ -1,3 +1,5 @@
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
@@ -31,6 +33,10 @@ def test_targets():
     assert names(resolve(model, "c*")) == ["codes"]
     assert names(resolve(model, "[ab]")) == ["a", "b"]
     assert names(resolve(model, "x", components={"x": "[ab]"})) == ["a", "b"]
+
+    assert [tensor.memory is getattr(model, tensor.name) for tensor in resolve(model, "everything").tensors] == [
+        True
+    ] * 3
 
 
 def test_components_and_groups(trained):
@@ -144,16 +150,24 @@ def test_spaces_of_several_tensors_against_plain_lists(seed):
         assert eligible.mask_of(every).tolist() == [by_word.get(word, 0) for word in every.tolist()]
         assert eligible.everything == (chosen is None or len(chosen) == eligible.tensor.format.width)
         assert eligible.fewest == min(mask.bit_count() for mask in by_word.values())
+        rows = [
+            word // eligible.tensor.row_words for word, _ in mine
+        ]  # of one run if they have one number less their place
+        run = {row: row - place for place, row in enumerate(dict.fromkeys(rows))}
+        assert eligible.runs().tolist() == list(Counter(run[row] for row in rows).values())
         for row_bytes in (1, 3, 16, 1000):
             size = eligible.tensor.format.dtype.itemsize
             held = {byte // row_bytes for word in by_word for byte in range(word * size, (word + 1) * size)}
             assert list(eligible.storage_rows(row_bytes)) == sorted(held)
+    for row_bytes in (1, 7):
+        assert space.rows(row_bytes) == sum(len(eligible.storage_rows(row_bytes)) for eligible in space.eligible)
+    assert [tensor.memory for tensor in space.tensors] == [None] * len(there)
     other = AddressSpace([TargetTensor(t.name, "x", t.shape, t.format, None) for t in there[:2]], [0, 7])
     both = {(space.tensors[number].name, word, bit) for number, word, bit in expected}
     both |= {(other.tensors[number].name, word, bit) for number, word, bit in plain_bits(other)}
     assert union_bits([space, other]) == len(both) and union_bits([space]) == space.bits
     assert (space.only(None) is space) == all(eligible.everything for eligible in space.eligible)
-    assert ("..." in repr(space)) == (len(there) > 3)
+    assert repr(space).endswith(f"{', '.join(names(space)[:3])}{', ...' * (len(there) > 3)}>")
 
 
 def test_labels_leave_out_rates_alone():

@@ -1,19 +1,22 @@
 import hashlib
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import poisson
 
 from drsrobust.injection import ErrorClock
-from drsrobust.injection.block_arrivals import thresholds
+from drsrobust.injection.block_arrivals import BlockArrivals, _log_of_rest, thresholds
 from tests.injection.oracle import Clock
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 300), st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1), st.floats(1e-9, 0.97))
+@example(1, 3, 4, 0.9)
+@example(2, 3, 4, 0.7)
 def test_against_the_oracle(n, seed, summand, rate):
     clock, slow, k = ErrorClock(n, seed=seed, summand=summand), Clock(n, seed, summand), min(n, round(rate * n))
     assert clock.until(rate).tolist() == sorted(slow.reached(rate))
@@ -27,7 +30,35 @@ def test_against_the_oracle(n, seed, summand, rate):
 )
 def test_many_blocks_against_the_oracle(n, rate):
     slow = Clock(n, 2**63 + 5, 2**32 - 1)
-    assert ErrorClock(n, seed=slow.seed, summand=slow.summand).until(rate).tolist() == sorted(slow.reached(rate))
+    clock, reached = ErrorClock(n, seed=slow.seed, summand=slow.summand), slow.reached(rate)
+    assert clock.until(rate).tolist() == sorted(reached)
+    assert {place: divmod(number, 2**32) for place, number in zip(*clock.arrivals(rate), strict=True)} == reached
+
+
+def test_the_first_arrivals_of_all_places_of_several_blocks(monkeypatch):
+    """At rate 1 they are those of lower rates, where these reach a place."""
+    monkeypatch.setattr("drsrobust.injection.block_arrivals.LARGEST", 5)
+    clock = ErrorClock(150, seed=2)
+    places, numbers = clock.arrivals(1)
+    assert places.tolist() == list(range(150)) and (numbers >> 32 == places // 32).all()
+    for rate in (0.3, 0.9, 0.999):
+        reached, first = clock.arrivals(rate)
+        assert len(reached) > 30 and np.array_equal(numbers[reached], first)
+
+
+@pytest.mark.parametrize(("blocks", "draws"), [((0, 20), 1), ((0, 100), 2), ((10**6, 10**6 + 1), 1)])
+def test_values_near_each_other_are_drawn_at_once(blocks, draws, monkeypatch):
+    clock, slow, calls, real = ErrorClock(2**50, seed=3, summand=4), Clock(2**50, 3, 4), [], BlockArrivals._raw
+    monkeypatch.setattr(BlockArrivals, "_raw", lambda self, *place: calls.append(place) or real(self, *place))
+    found = clock.values(np.array(blocks) << 32 | 1, 3, first=2)
+    assert found.tolist() == [slow.brought((block, 1), 3)[:2] for block in blocks] and len(calls) == draws
+
+
+@pytest.mark.parametrize(("rate", "quarters", "halves"), [(1 / 4, 1, 0), (1 / 2, 0, 1), (7 / 8, 0, 3), (13 / 16, 1, 2)])
+def test_logarithms_of_powers_of_two(rate, quarters, halves):
+    """-log(3/4) and -log(1/2) by their series, whose terms are exact."""
+    quarter, half = (sum((1 << 160 - step * k) // k for k in range(1, 160 // step + 1)) for step in (2, 1))
+    assert _log_of_rest(Fraction(rate)) == quarters * quarter + halves * half
 
 
 def test_known_answers():
@@ -96,7 +127,7 @@ def test_cutting_the_stream_changes_nothing(monkeypatch):
     assert np.array_equal(clock.first(1000), whole)
     wide = ErrorClock(3 * 2**20, seed=3)
     groups = [wide.until(rate) for rate in (1e-5, 1e-3, 0.3)]
-    for name, size in (("_GROUP", 1), ("_FEW", 0), ("_SPARSE", 2000)):
+    for name, size in (("_GROUP", 1), ("_SPARSE", 2000)):
         monkeypatch.setattr(f"drsrobust.injection.block_arrivals.{name}", size)
         for rate, places in zip((1e-5, 1e-3, 0.3), groups, strict=True):
             assert np.array_equal(wide.until(rate), places)

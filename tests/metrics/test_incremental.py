@@ -97,6 +97,33 @@ def test_every_answer_is_that_of_the_function(dtype, few, compare, seed, n, peop
         assert (array == was).all() and array.flags.writeable
 
 
+def test_a_twentieth_of_the_rows_is_looked_at_alone():
+    """Others count as golden, though here they are not; beyond, all rows are looked at."""
+    rng = np.random.default_rng(3)
+    labels, users, golden = drawn(rng, 200, 20, False, np.float32)
+    reference = BaselineMetrics(labels, golden, PRIOR, users, k=K, threshold=THRESHOLD, epsilon=EPSILON)
+    scores = upset(rng, golden, np.arange(200))
+    for count in (1, 10, 11):
+        known = np.where(np.arange(200) < (count if count <= 10 else 200), scores, golden)
+        found, expected = by_reference(reference, scores, np.arange(count)), in_full(labels, golden, users, known)
+        names = set(expected) - set(LISTS) - set(module.DEVIATIONS)
+        same({name: found[name] for name in names}, {name: expected[name] for name in names})
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_all_pairs_are_counted_where_any_row_changed_or_many_and_a_device_counts(own, monkeypatch):
+    rng, gains, real = np.random.default_rng(2), [], module.GoldenPairs._gain
+    monkeypatch.setattr(module, "FEW_CHANGED", 3)
+    monkeypatch.setattr(module.GoldenPairs, "_gain", lambda self, *given: gains.append(given) or real(self, *given))
+    labels, _, golden = drawn(rng, 50, 5, True, np.float32)
+    pairs = module.GoldenPairs(labels == 1, golden, *([lambda *given: module.twice_won(*given)] if own else []))
+    for count, by_gain in ((3, True), (4, not own), (None, False)):
+        scores = upset(rng, golden, np.arange(count or 50))
+        assert pairs.auc(scores, count and np.arange(count)) == metrics.auc(labels, scores)
+        assert bool(gains) == by_gain
+        gains.clear()
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(("floats", "integers"), [(np.float32, np.uint32), (np.float64, np.uint64)])
 def test_a_signalling_nan_is_a_nan(floats, integers):

@@ -150,6 +150,22 @@ def test_sizes(data, check):
     assert len(set(columns)) == len(columns) and all(column.bit_count() % 2 for column in columns)
     assert columns[data:] == [1 << row for row in range(check)]
     assert max(columns) < 1 << check
+    every = sorted(
+        (c for c in range(1 << check) if c.bit_count() % 2 and c.bit_count() > 1), key=lambda c: (c.bit_count(), c)
+    )
+    assert len(every) > data or columns[:data] == every  # where all are needed, they are in this order
+
+
+def test_what_has_no_code():
+    for data in (0, 65):
+        with pytest.raises(ValueError):
+            SECDED(data)
+    words = np.array([0, 1 << 32], np.uint64)
+    for refused in (lambda: SECDED(32).encode(words), lambda: SECDED(32).decode(words >> 1, [128, 0])):
+        with pytest.raises(ValueError):
+            refused()
+    assert SECDED(32).decode(words >> 1, [127, 0]).status.tolist() == [UNCORRECTABLE, CORRECTED]
+    assert (ECC().name, ECC(32, "zero").name) == ("SECDED (72,64)", "SECDED (39,32), zero")
 
 
 def test_hsiaos_codes_have_few_and_balanced_ones():

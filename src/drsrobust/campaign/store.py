@@ -37,7 +37,6 @@ from drsrobust.campaign.table import LATER
 
 _IDENTITY, _REPLACES = b"drsrobust.campaign", b"drsrobust.replaces"
 _NAME = re.compile(r"(?P<content>\d{5,}-\d{8,}-\d{8,})-(?P<crc>[0-9a-f]{8})\.parquet")
-_READERS = min(4, os.cpu_count() or 1)  # threads
 _AGAIN = "delete it and its trials are computed again"
 JOINED_TRIALS = 1024  # of a joined chunk at least, but for the last of a condition
 MANY_CHUNKS = 1000  # a store with more is compacted when it is opened for writing
@@ -358,7 +357,7 @@ class Store:
         while True:
             paths = [self.folder / name for name in self._names()]
             try:
-                with ThreadPoolExecutor(_READERS) as threads:
+                with ThreadPoolExecutor() as threads:
                     tables = list(threads.map(read, paths))
                 break
             except StoreError:

@@ -199,8 +199,8 @@ class AffectedRows(Passes):
         m, size = self.n - self._size * (len(self.batches) - 1), len(self.batches[-1].labels)
         if size == m:
             return
-        rows = np.arange(self.n - m, self.n)
-        padded = self._split.batch(np.append(rows, np.arange(size - m) % self.n))  # of the same size: equal rounding
+        # The batch's rows and the first ones: of the same size, which rounds equally.
+        padded = self._split.batch((np.arange(size) - m) % self.n)
         if self.all_rows is None and near(self._scored([padded], m), self.scores[-m:]):
             return
         self.all_rows = self.all_rows or COUPLED
@@ -424,12 +424,13 @@ def with_witnesses(rows: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
     total = max(64, m + WITNESSES * -(-m // (BATCH - WITNESSES)))
     total += -total % 32  # so that no padding is needed
     random = np.random.default_rng([m, int(rows[0]), int(rows[-1])])  # the same witnesses in every process
-    fillers = random.integers(n, size=4 * (total - m))
+    witnesses = total - m
+    fillers = random.integers(n, size=4 * witnesses)
     unaffected = fillers[rows[np.minimum(np.searchsorted(rows, fillers), m - 1)] != fillers]
     is_witness = np.zeros(total, bool)
-    is_witness[np.linspace(0, total - 1, total - m).astype(np.int64)] = True
+    is_witness[np.linspace(0, total - 1, witnesses).astype(np.int64)] = True
     numbers = np.empty(total, np.int64)
-    numbers[is_witness], numbers[~is_witness] = np.resize(unaffected, total - m), rows
+    numbers[is_witness], numbers[~is_witness] = np.resize(unaffected, witnesses), rows
     return numbers, is_witness
 
 

@@ -28,11 +28,10 @@ _WORDS = 4  # of a block in the first streams: one step of Philox
 _VALUES = 1 << 31  # streams from here on are values
 _FRACTION = 160  # bits of fixed-point numbers
 _TINY = 1 << 40  # of a weight in fixed point: 2**-120 of the largest one
-_FEW = 32  # thresholds that take less time to compare than to search
+_MARKED = 0.12  # rate above which marking every place takes less time than sorting the arrivals
 _SPARSE = 12  # arrivals in a block, on average: up to here those that there are are picked, above a block's are sorted in a row
 _GROUP = 1 << 16  # arrivals that are sorted at once: they fit into a core's cache
-_FAULTS = 1 << 12  # arrivals, whose arrays glibc may give back to the system
-_DENSE = 1 << 16  # raw words that take less time to draw than to skip
+_SKIP = 1000  # raw words that are drawn in the time that another start takes
 _NONE = np.iinfo(np.int32).max  # sorts after all places of a block
 
 Numbered = tuple[np.ndarray, np.ndarray]  # places, and the number of each one's first arrival: block << 32 | i
@@ -73,7 +72,7 @@ def _log_of_rest(rate: Fraction) -> int:
     while rest <= Fraction(1, 2):
         rest, doublings = rest * 2, doublings + 1
     one = 1 << _FRACTION
-    x = (one * (1 - rest).numerator) // (1 - rest).denominator
+    x = int(one * (1 - rest))
     return _series(x, lambda term: (term * x) >> _FRACTION) + doublings * _series(one >> 1, lambda term: term >> 1)
 
 
@@ -86,7 +85,7 @@ def _series(term: int, following) -> int:
     return total
 
 
-def streams(most: int) -> Iterator[tuple[int, int, int]]:
+def streams(most: float) -> Iterator[tuple[int, int, int]]:
     """Stream (without its offset), first arrival and words a block of the streams that hold arrivals below `most`."""
     start = stream = 0
     while start < most:
@@ -117,13 +116,11 @@ class BlockArrivals:
         """Places that are hit at a rate over 0 and under 1, of blocks `first` to `end` - 1: int64, ascending, distinct, in
         parts."""
         mean = -math.log1p(-rate) * self.size  # decides how, not what
-        many = mean * 8 > self.size  # marking every place takes less time than sorting the arrivals
-        group = 1 if many else max(1, int(_GROUP / (mean + _WORDS)))  # blocks
-        if mean * (end - first) > _FAULTS:
-            # Freed memory would come back as page faults, which take half of the time. glibc keeps blocks as large as the
-            # largest one that was ever freed, up to 32 MiB; this block is never touched, so it costs nothing.
-            np.empty(31 << 20, np.uint8)
-        places_of = self._marked if many else self._sorted if mean > _SPARSE else self._picked
+        group = max(1, int(_GROUP / (mean + _WORDS)))  # blocks
+        # Freed memory would come back as page faults, which take half of the time of many arrivals. glibc keeps blocks as large
+        # as the largest one that was ever freed, up to 32 MiB; this block is never touched, so it costs a microsecond.
+        np.empty(31 << 20, np.uint8)
+        places_of = self._marked if rate > _MARKED else self._sorted if mean > _SPARSE else self._picked
         for start in range(first, end, group):
             stop = min(start + group, end)
             places = places_of(start, stop, self._counts(rate, start, stop))
@@ -137,8 +134,7 @@ class BlockArrivals:
         places = block << self.bits
         for stream, start, words in streams(int(counts.max())):
             raw = self._raw(1 + stream, words * first, words * (end - first))
-            only = start == 0 and counts.max() <= PARTS * words
-            inside = slice(None) if only else (arrival >= start) & (arrival < start + PARTS * words)
+            inside = (arrival >= start) & (arrival < start + PARTS * words)
             part, word = np.divmod(arrival[inside] - start, words)
             places[inside] += self._place(raw[block[inside] * words + word], part)
         places.sort()
@@ -171,8 +167,8 @@ class BlockArrivals:
         _, start, words = ranges[-1]
         matrix = np.empty((end - first, start + PARTS * words), np.int32)
         for stream, start, words in ranges:
-            raw = self._raw(1 + stream, words * first, words * (end - first)).reshape(-1, 1, words)
-            places = matrix[:, start : start + PARTS * words].reshape(-1, PARTS, words)  # a view
+            raw = self._raw(1 + stream, words * first, words * (end - first)).reshape(end - first, 1, words)
+            places = matrix[:, start : start + PARTS * words].reshape(end - first, PARTS, words)  # a view
             np.bitwise_and(raw >> self._shifts, np.uint64(self.size - 1), out=places, casting="unsafe")
         fewest = int(counts.min())
         matrix[:, fewest:][np.arange(fewest, matrix.shape[1]) >= counts[:, None]] = _NONE
@@ -201,7 +197,7 @@ class BlockArrivals:
         number = np.full((self.blocks, self.size), -1, np.int64)
         for block, row in enumerate(number):
             inside = min(self.n - (block << self.bits), self.size)
-            for stream, start, words in streams(1 << 32):
+            for stream, start, words in streams(math.inf):
                 raw = self._raw(1 + stream, words * block, words)
                 places = np.concatenate([self._place(raw, part) for part in range(PARTS)])
                 new = np.flatnonzero(row[places] < 0)
@@ -222,9 +218,9 @@ class BlockArrivals:
                 continue
             position = width * block[chosen] + arrival[chosen] - start
             begin, end = int(position.min()), int(position.max()) + 1
-            if (end - begin) * words <= max(_DENSE, 4 * len(chosen) * first):
-                dense = self._raw(_VALUES + stream, begin * words, (end - begin) * words).reshape(-1, words)
-                raw[chosen] = dense[position - begin, :first]
+            if (end - begin) * words <= _SKIP * len(chosen):
+                dense = self._raw(_VALUES + stream, begin * words, (end - begin) * words)
+                raw[chosen] = dense.reshape(end - begin, words)[position - begin, :first]
                 continue
             for index, place in zip(chosen, position.tolist(), strict=True):
                 raw[index] = self._raw(_VALUES + stream, place * words, first)
@@ -234,18 +230,13 @@ class BlockArrivals:
         """K_b of blocks `first` to `end` - 1: int64."""
         low, ends = thresholds(rate, self.bits)
         raw = self._raw(0, first, end - first)
-        if len(ends) > _FEW:
-            return low + np.searchsorted(ends, raw, side="right")
-        counts = np.full(len(raw), low)
-        for threshold in ends:
-            counts += raw >= threshold
-        return counts
+        return low + np.searchsorted(ends, raw, side="right")
 
     def _raw(self, stream: int, first: int, count: int) -> np.ndarray:
         """Raw words `first` to `first` + `count` - 1 of a stream: uint64."""
         before, skip = divmod(first, 4)
-        # NumPy adds 1 to the counter before its first output, so counter c - 1 (modulo 2**256) gives the words of counter c.
-        counter = (before - 1) % (1 << 256)
+        # NumPy adds 1 to the counter before its first output, so counter c - 1 (of 256 bits) gives the words of counter c.
+        counter = before - 1
         state = self._state["state"]
         state["counter"][:] = [counter >> shift & 0xFFFFFFFFFFFFFFFF for shift in range(0, 256, 64)]
         state["key"][:] = self._seed, self._summand << 32 | stream

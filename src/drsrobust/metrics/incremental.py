@@ -90,8 +90,7 @@ def twice_above(scores: np.ndarray, others: np.ndarray) -> np.ndarray:
         int64 [m].
     """
     missing = int(np.count_nonzero(np.isnan(others)))
-    numbers = others[: len(others) - missing]
-    twice = np.searchsorted(numbers, scores, "left") + np.searchsorted(numbers, scores, "right") + missing
+    twice = np.searchsorted(others, scores, "left") + np.searchsorted(others, scores, "right") + missing
     return np.where(np.isnan(scores), len(others), twice)
 
 

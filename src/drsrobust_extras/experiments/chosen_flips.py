@@ -104,13 +104,9 @@ class WorstCase:
             raise ValueError(
                 f"the evaluator's model has state {evaluator.checkpoint[:12]}, the flips were chosen in {self.checkpoint[:12]}"
             )
-        counts = [0, *self.flips.loc[self.flips["flip"].isin(self._ends()), "flip"]]
+        step = 1 if self.allowed.pairs_in is None else 2  # the model was scored after the second flip of each pair
+        counts = [0, *self.flips["flip"][step - 1 :: step]]
         return pd.DataFrame([{"flips": n, "auc": _auc(evaluator, self.error_map(n))} for n in counts])
-
-    def _ends(self) -> set[int]:
-        """Numbers of flips after which the model was scored: after the second one of each pair."""
-        step = 1 if self.allowed.pairs_in is None else 2
-        return set(range(step, len(self.flips) + 1, step))
 
 
 def worst_case(
@@ -200,13 +196,11 @@ class _Search:
         golden = auc = self._evaluator.golden.auc
         step = 1 if self._allowed.pairs_in is None else 2
         while auc > 0.5 and len(self._chosen.word) + step <= budget:
-            tried = [
-                (_auc(self._evaluator, self._with(move)), number, move) for number, move in enumerate(self._moves())
-            ]
+            tried = [(_auc(self._evaluator, self._with(move)), move) for move in self._moves()]
             tried = [attempt for attempt in tried if attempt[0] - auc < _TIED]
             if not tried:
                 break
-            auc, _, move = min(tried, key=lambda attempt: attempt[:2])
+            auc, move = min(tried, key=lambda attempt: attempt[0])  # of equal ones the first
             rows += [row | {"auc": auc} for row in self._described(move)]
             self._chosen = _Flips.joined([self._chosen, move])
         columns = ["flip", "tensor", "row", "word", "bit", "before", "after", "auc"]
@@ -235,7 +229,7 @@ class _Search:
         if self._allowed.pairs_in is not None:
             moves = _pairs(flips, self._blocks(flips, self._allowed.pairs_in), self._per_tensor)
         else:
-            best = _best(flips, flips.tensor * 64 + flips.bit, max(2, self._candidates // _BITS))
+            best = _best(flips, flips.tensor * 64 | flips.bit, max(2, self._candidates // _BITS))
             best = _best(best, best.tensor, self._per_tensor)
             moves = [best.take([number]) for number in np.argsort(-best.score, kind="stable")]
         for number, move in enumerate(filter(self._passes, moves)):

@@ -201,6 +201,7 @@ def dense_evaluator():
         optimizer.zero_grad()
         torch.nn.functional.binary_cross_entropy_with_logits(model(dense)[:, 0], labels).backward()
         optimizer.step()
+    model[0].weight.data[3, 4] = 0  # whose sign changes nothing
     batches = list(zip(dense.split(100), labels.split(100), strict=True))
     rows = dr.data.from_batches(batches, label=lambda batch: batch[1])
     return dr.Evaluator(model.eval(), rows, forward=lambda model, batch: model(batch[0]))
@@ -328,6 +329,7 @@ def test_candidates_and_the_choice_against_all_single_flips(dense_evaluator, can
         search._chosen = _Flips.joined([search._chosen, moves[int(np.argmin(aucs))]])
     assert found.measure(evaluator)["flips"].tolist() == list(range(len(chosen) + 1))
     ranked, before = search._ranked(), [move.score[0] for move in search._moves()]
+    assert (ranked.score > 0).all()
     few = candidates < 100 and not size and "passes" not in options  # which are left out after the cut
     for pool in range(2, 9):  # more of a bit than are asked for change nothing
         monkeypatch.setattr("drsrobust_extras.experiments.chosen_flips._POOL", pool)
@@ -341,6 +343,14 @@ def test_candidates_and_the_choice_against_all_single_flips(dense_evaluator, can
     ):  # gradients that vanish: those of the model without errors rank
         monkeypatch.setattr(search, "_gradients", lambda n=nothing: {k: n(g) for k, g in search._golden.items()})
         assert len(search._ranked().word) > len(ranked.word) / 2
+
+
+def test_a_tie_is_no_gain(dense_evaluator, monkeypatch):
+    first = dr.worst_case(dense_evaluator, budget=1)
+    for more, flips in ((0, 0), (1e-12, 1)):
+        tied = first.flips["auc"][0] - first.golden_auc + more
+        monkeypatch.setattr("drsrobust_extras.experiments.chosen_flips._TIED", tied)
+        assert len(dr.worst_case(dense_evaluator, budget=1).flips) == flips
 
 
 def test_pairs_are_the_two_best_of_their_blocks():

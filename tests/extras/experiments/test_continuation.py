@@ -43,6 +43,14 @@ def outcome(continuation, clean, error_model, target, action=None, at=3, shortcu
         return found, run.digest()
 
 
+def test_random_numbers_of_its_own():
+    before = torch.get_rng_state()
+    with alone():
+        drawn = torch.rand(3)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(drawn, torch.rand(3, generator=torch.Generator().manual_seed(0)))
+
+
 @pytest.mark.parametrize("name", ["dlrm", "deepfm"])  # deepfm has dropout
 def test_steps_are_those_of_fit(data, name):
     settings = dr.training.Settings(batch_size=100, epochs=1, seed=5)

@@ -11,6 +11,7 @@ from torch import nn
 import drsrobust as dr
 from drsrobust_extras.protection.memory_map import Geometry
 from drsrobust_extras.protection.rates import EVENTS, FAULTS, FIT, Fit
+from drsrobust_extras.risk.fleet_risk import _exceeded
 from tests.mitigation.plain import screened
 from tests.refusals import refuses
 
@@ -97,6 +98,11 @@ def test_the_loss_that_is_exceeded_once_in_a_time():
     assert row_of(fleet.table())[["loss_once_a_year", "loss_once_in_ten_years"]].tolist() == [0.3, 0.3]
     better = dr.fleet(damage(lost=(-0.1, -0.15)), MODEL, rates=ROWS, **OPTIONS)
     assert (better.tail([1, 10])["loss"] == 0).all()
+    assert [_exceeded([0.3], [a_year], 1.0) for a_year in (1.0, 1 + 1e-9, 1 + 2e-9)] == [
+        0.0,
+        0.0,
+        0.3,
+    ]  # but for rounding
 
 
 def test_what_a_code_cannot_repair_stops_the_host():

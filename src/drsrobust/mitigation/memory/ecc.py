@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cache, cached_property
-from itertools import combinations
+from itertools import combinations, count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,16 +58,17 @@ class SECDED:
 
     def __init__(self, data_bits: int) -> None:
         self.data_bits = check_whole("data_bits", data_bits, 1, 64)
-        self.check_bits = next(c for c in range(3, 9) if self.data_bits <= 2 ** (c - 1) - c)
+        self.check_bits = next(c for c in count(3) if self.data_bits <= 2 ** (c - 1) - c)
         self.bits = self.data_bits + self.check_bits
 
     @cached_property
     def columns(self) -> np.ndarray:
         """The syndrome of each single bit (uint8 [bits]), of data bits from the lowest, then of check bits from the lowest."""
         columns: list[int] = []
-        for weight in range(3, self.check_bits + 1, 2):
+        weight = 1
+        while missing := self.data_bits - len(columns):
+            weight += 2
             free = sorted(sum(1 << row for row in rows) for rows in combinations(range(self.check_bits), weight))
-            missing = self.data_bits - len(columns)
             if len(free) <= missing:
                 columns += free
                 continue
@@ -82,8 +83,8 @@ class SECDED:
 
     @cached_property
     def _by_byte(self) -> np.ndarray:
-        """uint8 [8, 256]: the check bits of a word with a single byte, by place and value."""
-        table = np.zeros((8, 256), np.uint8)
+        """uint8 [bytes of the data, 256]: the check bits of a word with a single byte, by place and value."""
+        table = np.zeros((-(-self.data_bits // 8), 256), np.uint8)
         for bit, column in enumerate(self.columns[: self.data_bits]):
             table[bit // 8, np.arange(256) >> (bit % 8) & 1 == 1] ^= column
         return table
@@ -94,7 +95,7 @@ class SECDED:
         data, check = np.zeros((2, 256), np.uint64)
         data[self.columns[: self.data_bits]] = np.uint64(1) << np.arange(self.data_bits, dtype=np.uint64)
         check[self.columns[self.data_bits :]] = self.columns[self.data_bits :]
-        status = np.full(256, UNCORRECTABLE, np.uint8)
+        status = np.full(len(data), UNCORRECTABLE, np.uint8)
         status[self.columns] = CORRECTED
         status[0] = CLEAN
         return data, check, status
@@ -106,12 +107,12 @@ class SECDED:
             ValueError: a word has more bits than the code.
         """
         words = np.ascontiguousarray(words, np.uint64)
-        if self.data_bits < 64 and (words >> np.uint64(self.data_bits)).any():
+        if (words >> np.uint64(self.data_bits)).any():
             raise ValueError(f"a word has more than {self.data_bits} bits")
-        of_bytes = words.astype("<u8", copy=False).view(np.uint8).reshape(-1, 8)
+        of_bytes = words.astype("<u8", copy=False).view(np.uint8).reshape(len(words), 8)
         check = np.zeros(len(words), np.uint8)
-        for place in range(-(-self.data_bits // 8)):
-            check ^= self._by_byte[place][of_bytes[:, place]]
+        for place, of_byte in enumerate(self._by_byte):
+            check ^= of_byte[of_bytes[:, place]]
         return check.astype(np.uint64)
 
     def decode(self, words: np.ndarray, check: np.ndarray) -> CodeWords:
@@ -123,7 +124,7 @@ class SECDED:
             check: [n], check bits.
         """
         check = np.asarray(check, np.uint64)
-        if len(check) and int(check.max()) >> self.check_bits:
+        if (check >> np.uint64(self.check_bits)).any():
             raise ValueError(f"a code word has more than {self.check_bits} check bits")
         syndrome = (self.encode(words) ^ check).astype(np.uint8)
         data, check_flips, status = (table.take(syndrome) for table in self._by_syndrome)
@@ -173,7 +174,7 @@ class DecodedBlocks(NamedTuple):
         detected = any(self.counts[name] for name in ("corrected", "uncorrectable", "miscorrected"))
         lost = self.counts["uncorrectable"] if uncorrectable != "restore" else 0
         stopped = uncorrectable == "keep" and lost > 0
-        return Screened(errors, detected, self.counts["miscorrected"] + lost == 0, stopped, self.counts)
+        return Screened(errors, detected, not (self.counts["miscorrected"] or lost), stopped, self.counts)
 
 
 def decode_errors(code: SECDED, data: Errors, check: Errors, size: int | np.ndarray) -> DecodedBlocks:
