@@ -50,8 +50,8 @@ def test_the_first_arrivals_of_all_places_of_several_blocks(monkeypatch):
 def test_values_near_each_other_are_drawn_at_once(blocks, draws, monkeypatch):
     clock, slow, calls, real = ErrorClock(2**50, seed=3, summand=4), Clock(2**50, 3, 4), [], BlockArrivals._raw
     monkeypatch.setattr(BlockArrivals, "_raw", lambda self, *place: calls.append(place) or real(self, *place))
-    found = clock.values(np.array(blocks) << 32 | 1, 3, first=2)
-    assert found.tolist() == [slow.brought((block, 1), 3)[:2] for block in blocks] and len(calls) == draws
+    found = clock.values(np.array(blocks) << 32 | 20, 3, first=2)
+    assert found.tolist() == [slow.brought((block, 20), 3)[:2] for block in blocks] and len(calls) == draws
 
 
 @pytest.mark.parametrize(("rate", "quarters", "halves"), [(1 / 4, 1, 0), (1 / 2, 0, 1), (7 / 8, 0, 3), (13 / 16, 1, 2)])
