@@ -146,8 +146,8 @@ class Fleet:
         return pd.DataFrame(rows, columns=["quantity", "value", "source"])
 
     def uncorrectable(self, dram: str | Memory) -> "pd.DataFrame":
-        """Memory errors of the fleet's accelerators that codes detect and do not correct, by published rates of whole devices. What
-        they do to recommendations is not measured here, nor are they in another number of the fleet.
+        """Memory errors of the fleet's accelerators that codes did not correct, by published rates of whole devices. What they
+        do to recommendations is not measured here, and they are in no other number of the fleet.
 
         Args:
             dram: as of `dr.memory`; the rates of `"hbm4"` are of HBM3.
@@ -246,8 +246,8 @@ def fleet(
         hosts: how many, 1 or more.
         memory: of a host, in bytes or as "1TiB" (2**40 bytes; "1TB" is 10**12).
         recommendations: of a host, a day.
-        rates: `dr.rates.FAULTS`, which None means without `dram`; or mode -> `Fit` of a device, of every mode; or `dr.rates.EVENTS`, of whose range the low end
-            is taken, each event as one wrong bit until the next push.
+        rates: `dr.rates.FAULTS`, which None means without `dram`; or mode -> `Fit` of a device, of every mode; or
+            `dr.rates.EVENTS`, of whose range the low end is taken, each event as one wrong bit until the next push.
         protection: a value of the column `mitigation`; None: all of them.
         push_interval: hours between two times at which the model's words are written again with the right content: a push, a
             reload or a scrub, whichever is most frequent.
@@ -267,8 +267,9 @@ def fleet(
         TypeError: other rates, as faults and events at once.
         ValueError: a number that is negative, missing or NaN; an unknown mode, rule or protection; a mode without rate; trials
             without a needed column, of another target, of several conditions of a mode, or none of a mode that happens; less
-            memory than the geometry has; ranks that do not divide the memory's, or that the model does not fit; a memory without
-            rates by mode or geometry, where none are given; more active faults than hosts, since the formulas add faults up, and would give more wrong recommendations than served.
+            memory than the geometry has; ranks that do not divide the memory's, or that the model does not fit; `dram` without
+            rates by mode, where none are given; more active faults than hosts, since the formulas add faults up, and would give
+            more wrong recommendations than served.
     """
     check_table(damage, name="damage")
     kind, host = _kind("ddr2-2012" if dram is None else dram), amount(memory)
@@ -300,13 +301,14 @@ def fleet(
             f"{most:,.0f} faults would be active at a time in the models of {hosts:,} hosts; it must be at most one a host, "
             "since faults are added up: give a shorter push_interval or repair_time, or lower rates"
         )
+    named = "" if dram is None else f" ({kind.name})"
     events = isinstance(rates, FieldRate) and rates.kind == "events"
     cured = "logged events, each of one bit" if events else f"transient faults, permanent ones stay {repair_time:g} h"
     capacity = geometry.banks * geometry.bank_words * WORD // kind.data_devices / 2**30
     assumptions = (
         f"{hosts:,} hosts of {host / 2**30:,.0f} GiB, in memories of {geometry.ranks} ranks of {kind.devices} devices of "
-        f"{capacity:g} Gb{'' if dram is None else f' ({kind.name})'}; on each one model of {space.bits / 8e6:,.3g} MB, {recommendations:,.0f} recommendations a day; a "
-        f"push every {push_interval:g} h cures {cured}; "
+        f"{capacity:g} Gb{named}; on each one model of {space.bits / 8e6:,.3g} MB, {recommendations:,.0f} recommendations a day; "
+        f"a push every {push_interval:g} h cures {cured}; "
         + (
             ""
             if events or kind.devices == 1
