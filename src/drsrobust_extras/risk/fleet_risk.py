@@ -307,8 +307,8 @@ def fleet(
     capacity = geometry.banks * geometry.bank_words * WORD // kind.data_devices / 2**30
     assumptions = (
         f"{hosts:,} hosts of {host / 2**30:,.0f} GiB, in memories of {geometry.ranks} ranks of {kind.devices} devices of "
-        f"{capacity:g} Gb{named}; on each one model of {space.bits / 8e6:,.3g} MB, {recommendations:,.0f} recommendations a day; "
-        f"a push every {push_interval:g} h cures {cured}; "
+        f"{capacity:g} Gb{named}; on each one model of {space.bits / 8e6:,.3g} MB, {recommendations:,.0f} recommendations a "
+        f"day; a push every {push_interval:g} h cures {cured}; "
         + (
             ""
             if events or kind.devices == 1
