@@ -84,12 +84,12 @@ def recovered(trials: "Mapping[str, pd.DataFrame]") -> "pd.DataFrame":
 
     rows = []
     for memory, table in trials.items():
-        stops = table.groupby(["mitigation", "error_mode"])["stopped"].agg(
-            lambda one: one.dropna().astype(float).mean()
-        )
+        stopped = table["stopped"].astype("boolean").to_numpy(float, na_value=np.nan)
+        stops = table.assign(stopped=stopped).groupby(["mitigation", "error_mode"])["stopped"].mean()
         found = dr.recovery(table)
+        mode_of = table.drop_duplicates("error_model").set_index("error_model")["error_mode"]
         for mitigation, modes in found.groupby("mitigation", sort=False):
-            row = {"memory": memory, "mitigation": mitigation, "modes": ", ".join(modes["error_mode"])}
+            row = {"memory": memory, "mitigation": mitigation, "modes": ", ".join(modes["error_model"].map(mode_of))}
             row |= {"n": int(modes["n"].min())} | _range("lost", modes["lost"]) | _range("recovery", modes["recovery"])
             rows.append(row | _range("stopped", stops[mitigation]))
     return pd.DataFrame(rows)
@@ -127,8 +127,8 @@ def fleets(today: "Mapping[str, Fleet | None]", accelerators: Fleet) -> "pd.Data
         accelerators: a fleet with accelerators, for rates of whole devices.
 
     Returns:
-        `memory`, `protection`, and `wrong_least`, `wrong_most` (recommendations a day), `stops_least`, `stops_most`
-        (uncorrectable errors a day); NaN where no rate is known; `rates`, where from.
+        `memory`, `protection`; `wrong_least`, `wrong_most`, recommendations a day; `stops_least`, `stops_most`, hosts that stop a
+        day, or by published rates of devices their uncorrectable errors; NaN where no rate is known; `rates`, where from.
     """
     import pandas as pd
 
@@ -153,19 +153,16 @@ def fleet_lead(table: "pd.DataFrame", accelerators: Fleet) -> str:
     for memory, rows in table.groupby("memory", sort=False):
         parts = []
         for row in rows.itertuples():
-            wrong = f"{_span(row.wrong_least, row.wrong_most)} wrong recommendations"
-            stops = f"{_span(row.stops_least, row.stops_most)} uncorrectable errors"
+            wrong, stops = _span(row.wrong_least, row.wrong_most), _span(row.stops_least, row.stops_most)
             if row.rates == "assumed":
-                parts.append(
-                    f"{mitigation_label(row.protection)}: {wrong} and {stops} a day, if rates were those of 2012"
-                )
+                label = f"{mitigation_label(row.protection)}, by rates that are assumed"
+                parts.append(f"{label}: {wrong} wrong recommendations and {stops} stopped hosts a day")
             elif row.rates == "none":
                 parts.append("no rate was read, so neither wrong recommendations nor stops are known")
             else:
-                devices = accelerators.hosts * accelerators.accelerators
-                parts.append(
-                    f"{stops} a day of {devices:,} devices by published rates of HBM3; wrong recommendations are not known"
-                )
+                devices = f"{accelerators.hosts * accelerators.accelerators:,} devices, by published rates of HBM3"
+                parts.append(f"{stops} errors a day that codes do not correct, in {devices}")
+                parts.append("wrong recommendations are not known")
         sentences.append(f"{PLATFORMS[memory]}: {'; '.join(parts)}. {chipkill(memory)}")
     return "\n".join(sentences)
 
@@ -183,7 +180,7 @@ def _range(name: str, values: "pd.Series") -> dict[str, float]:
 
 
 def _span(least: float, most: float) -> str:
-    """Both ends in words; one where they are the same, `an unknown part` where there is none."""
+    """Both ends in words; one where they are the same."""
     if np.isnan(least) or np.isnan(most):
-        return "an unknown part"
+        return "what so few trials do not show"
     return number(least) if number(least) == number(most) else f"{number(least)} to {number(most)}"
