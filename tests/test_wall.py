@@ -13,13 +13,13 @@ from tests.doors import FILES, lines, owned
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "src"
-# `dr.__all__` of version 0.10, but for `Dtype` and `WorstCase`, which nobody used there.
+# `dr.__all__` of version 0.10, but for `Dtype` and `WorstCase`, which nobody used there, and with `BlockCode` and `memory`.
 PUBLIC = """
-ABFTEmbeddingBag ABFTLinear ActivationClipping Activations Allowed BitFlip BitProtection Burst Campaign Chipkill ECC
+ABFTEmbeddingBag ABFTLinear ActivationClipping Activations Allowed BitFlip BitProtection BlockCode Burst Campaign Chipkill ECC
 ErrorMap Evaluator FixedCount Gradients Inputs MemoryFault MultiBit NaNGuard OnDieECC OptimizerState ParityZero
 ProbeRows RandomValue RandomWord Rank Replication RowError Rows Scrubbing SelectiveChipkill SingleBit StuckAt
 TrainingCampaign WeightRange ZeroSpaceECC campaign components data decades evaluation fleet inject injection
-introspection load_dataset load_model load_models metrics mitigation models plan planning plots pvf rates
+introspection load_dataset load_model load_models memory metrics mitigation models plan planning plots pvf rates
 read_campaign recovery report resolve restore statistics summarise trace training training_errors worst_case
 """.split()  # noqa: SIM905
 

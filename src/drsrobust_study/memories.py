@@ -40,14 +40,14 @@ def matrices(seeds: Sequence[int], *, most_even: int = 64) -> "pd.DataFrame":
         shares = [_doubles(mixed_columns(128, 8, even=even, seed=seed)) for seed in seeds]
         rows.append((DOUBLES, f"{even} columns of even weight", even, min(shares), max(shares)))
     shares = [_doubles(random_columns(128, 8, seed=seed)) for seed in seeds]
-    rows.append((DOUBLES, "any columns", np.nan, min(shares), max(shares)))
+    rows.append((DOUBLES, "random columns", np.nan, min(shares), max(shares)))
     in_order = miscorrected(dr.OnDieECC().code, 2)
     rows.append((DOUBLES, "numbers in order", np.nan, in_order, in_order))
     shares = [_triples(odd_columns(64, 8, seed=seed)) for seed in seeds]
-    rows.append((TRIPLES, "any columns of odd weight", np.nan, min(shares), max(shares)))
+    rows.append((TRIPLES, "random columns of odd weight", np.nan, min(shares), max(shares)))
     for name, columns in (
         ("the lowest weights first", odd_columns(64, 8)),
-        ("odd numbers of ones, in order", sorted(odd_columns(120, 8))[:64]),
+        ("odd weight, numbers in order", sorted(odd_columns(120, 8))[:64]),
     ):
         share = _triples(columns)
         rows.append((TRIPLES, name, np.nan, share, share))
@@ -127,8 +127,8 @@ def fleets(today: "Mapping[str, Fleet | None]", accelerators: Fleet) -> "pd.Data
         accelerators: a fleet with accelerators, for rates of whole devices.
 
     Returns:
-        `memory`, `protection`; `wrong_least`, `wrong_most`, recommendations a day; `stops_least`, `stops_most`, hosts that stop a
-        day, or by published rates of devices their uncorrectable errors; NaN where no rate is known; `rates`, where from.
+        `memory`, `protection`; `wrong_least`, `wrong_most`, recommendations a day; `stops_least`, `stops_most`, hosts that stop
+        a day, or by published rates of devices their uncorrectable errors; NaN where no rate is known; `rates`, where from.
     """
     import pandas as pd
 

@@ -268,7 +268,8 @@ _LLAMA = Uncorrectable(
 _DELTA = Uncorrectable(
     88_768,
     "HBM3, Delta",
-    "mean time between memory errors of an H100, of 11.7 million GPU hours of A100 and H100",
+    "mean time between memory errors of an H100, in 11.7 million GPU hours of A100 and H100; the page that was read does not "
+    "say whether codes corrected some",
     "S. Cui et al., Story of Two GPUs, SC 2025, arXiv:2503.11901",
     "the abstract (3.2 times less than of an A100); the number on a page that quotes the paper",
 )
