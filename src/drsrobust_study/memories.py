@@ -78,7 +78,7 @@ def recovered(trials: "Mapping[str, pd.DataFrame]") -> "pd.DataFrame":
     Returns:
         `memory`, `mitigation`, `modes`, `n` trials of each, `lost_least` and `lost_most`, AUC without protection,
         `recovery_least` and `recovery_most` (NaN: no mode loses AUC clearly), `stopped_least` and `stopped_most`, shares of
-        faults whose host stops (NaN: it does not say).
+        faults whose host stops (NaN: it does not say); `bits_left_most`, wrong bits that it left of a fault.
     """
     import pandas as pd
 
@@ -91,7 +91,8 @@ def recovered(trials: "Mapping[str, pd.DataFrame]") -> "pd.DataFrame":
         for mitigation, modes in found.groupby("mitigation", sort=False):
             row = {"memory": memory, "mitigation": mitigation, "modes": ", ".join(modes["error_model"].map(mode_of))}
             row |= {"n": int(modes["n"].min())} | _range("lost", modes["lost"]) | _range("recovery", modes["recovery"])
-            rows.append(row | _range("stopped", stops[mitigation]))
+            left = table.loc[table["mitigation"] == mitigation, "bits_left"]
+            rows.append(row | _range("stopped", stops[mitigation]) | {"bits_left_most": left.max()})
     return pd.DataFrame(rows)
 
 
@@ -101,7 +102,12 @@ def lead(table: "pd.DataFrame") -> str:
     for memory, rows in table.groupby("memory", sort=False):
         lost = _span(rows["lost_least"].min(), rows["lost_most"].max())
         parts = [
-            f"{mitigation_label(row.mitigation)} gives back {_span(row.recovery_least, row.recovery_most)}"
+            f"{mitigation_label(row.mitigation)} "
+            + (
+                "leaves no wrong bit"
+                if row.bits_left_most == 0
+                else f"gives back {_span(row.recovery_least, row.recovery_most)}"
+            )
             for row in rows.itertuples()
         ]
         sentences.append(
