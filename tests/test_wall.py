@@ -13,13 +13,14 @@ from tests.doors import FILES, lines, owned
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "src"
-# `dr.__all__` of version 0.10, but for `Dtype` and `WorstCase`, which nobody used there, and new: checksums, exchange, verify.
+# `dr.__all__` of version 0.10, but for `Dtype` and `WorstCase`, which nobody used there, and with names of 0.13: `BlockCode`,
+# `checksums`, `exchange`, `memory`, `StuckUnit`, `verify`.
 PUBLIC = """
-ABFTEmbeddingBag ABFTLinear ActivationClipping Activations Allowed BitFlip BitProtection Burst Campaign Chipkill ECC
+ABFTEmbeddingBag ABFTLinear ActivationClipping Activations Allowed BitFlip BitProtection BlockCode Burst Campaign Chipkill ECC
 ErrorMap Evaluator FixedCount Gradients Inputs MemoryFault MultiBit NaNGuard OnDieECC OptimizerState ParityZero
 ProbeRows RandomValue RandomWord Rank Replication RowError Rows Scrubbing SelectiveChipkill SingleBit StuckAt
 TrainingCampaign WeightRange ZeroSpaceECC campaign checksums components data decades evaluation exchange fleet
-inject injection introspection load_dataset load_model load_models metrics mitigation models plan planning plots pvf
+inject injection introspection load_dataset load_model load_models memory metrics mitigation models plan planning plots pvf
 rates read_campaign recovery report resolve restore statistics summarise trace training training_errors verify
 worst_case
 """.split()  # noqa: SIM905

@@ -49,6 +49,7 @@ from drsrobust_extras.protection import rates as rates
 from drsrobust_extras.protection.abft.embedding import ABFTEmbeddingBag as ABFTEmbeddingBag
 from drsrobust_extras.protection.abft.linear import ABFTLinear as ABFTLinear
 from drsrobust_extras.protection.bit_protection import BitProtection as BitProtection
+from drsrobust_extras.protection.block_codes import BlockCode as BlockCode
 from drsrobust_extras.protection.chipkill import Chipkill as Chipkill
 from drsrobust_extras.protection.chipkill import SelectiveChipkill as SelectiveChipkill
 from drsrobust_extras.protection.field_errors import Burst as Burst
@@ -58,6 +59,7 @@ from drsrobust_extras.protection.field_errors import RandomWord as RandomWord
 from drsrobust_extras.protection.field_errors import RowError as RowError
 from drsrobust_extras.protection.file_checksums import checksums as checksums
 from drsrobust_extras.protection.file_checksums import verify as verify
+from drsrobust_extras.protection.memories import memory as memory
 from drsrobust_extras.protection.memory_faults import MemoryFault as MemoryFault
 from drsrobust_extras.protection.on_die import OnDieECC as OnDieECC
 from drsrobust_extras.protection.parity import ParityZero as ParityZero

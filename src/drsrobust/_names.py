@@ -51,8 +51,10 @@ NAMES = {
         "drsrobust_extras.protection.abft.linear": "ABFTLinear",
         "drsrobust_extras.protection.bit_protection": "BitProtection",
         "drsrobust_extras.protection.file_checksums": "checksums verify",
+        "drsrobust_extras.protection.block_codes": "BlockCode",
         "drsrobust_extras.protection.chipkill": "Chipkill SelectiveChipkill",
         "drsrobust_extras.protection.field_errors": "Burst MultiBit RandomValue RandomWord RowError",
+        "drsrobust_extras.protection.memories": "memory",
         "drsrobust_extras.protection.memory_faults": "MemoryFault",
         "drsrobust_extras.protection.on_die": "OnDieECC",
         "drsrobust_extras.protection.parity": "ParityZero",
@@ -132,6 +134,9 @@ NAMES = {
         "drsrobust_extras.protection.abft.embedding": "ABFTEmbeddingBag",
         "drsrobust_extras.protection.abft.linear": "ABFTLinear",
         "drsrobust_extras.protection.bit_protection": "BitProtection",
+        "drsrobust_extras.protection.block_codes": (
+            "BlockCode crc LinearCode miscorrected mixed_columns odd_columns parity random_columns SymbolBlocks"
+        ),
         "drsrobust_extras.protection.chipkill": "Chipkill SelectiveChipkill",
         "drsrobust_extras.protection.on_die": "OnDieECC",
         "drsrobust_extras.protection.parity": "ParityZero",

@@ -12,6 +12,7 @@ from . import figures as figures
 from . import findings as findings
 from . import fleet_risk as fleet_risk
 from . import injection_speed as injection_speed
+from . import memories as memories
 from . import memory_faults as memory_faults
 from . import mitigations as mitigations
 from . import model_factors as model_factors

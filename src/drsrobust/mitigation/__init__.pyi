@@ -24,6 +24,15 @@ from drsrobust.mitigation.memory.protected_words import NO_ERRORS as NO_ERRORS
 from drsrobust_extras.protection.abft.embedding import ABFTEmbeddingBag as ABFTEmbeddingBag
 from drsrobust_extras.protection.abft.linear import ABFTLinear as ABFTLinear
 from drsrobust_extras.protection.bit_protection import BitProtection as BitProtection
+from drsrobust_extras.protection.block_codes import BlockCode as BlockCode
+from drsrobust_extras.protection.block_codes import LinearCode as LinearCode
+from drsrobust_extras.protection.block_codes import SymbolBlocks as SymbolBlocks
+from drsrobust_extras.protection.block_codes import crc as crc
+from drsrobust_extras.protection.block_codes import miscorrected as miscorrected
+from drsrobust_extras.protection.block_codes import mixed_columns as mixed_columns
+from drsrobust_extras.protection.block_codes import odd_columns as odd_columns
+from drsrobust_extras.protection.block_codes import parity as parity
+from drsrobust_extras.protection.block_codes import random_columns as random_columns
 from drsrobust_extras.protection.chipkill import Chipkill as Chipkill
 from drsrobust_extras.protection.chipkill import SelectiveChipkill as SelectiveChipkill
 from drsrobust_extras.protection.on_die import OnDieECC as OnDieECC

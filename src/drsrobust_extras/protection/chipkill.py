@@ -20,11 +20,14 @@ from drsrobust.extend import (
 )
 from drsrobust.injection import ErrorMapMismatch, Target
 from drsrobust.mitigation import ACTIONS, CORRECTED, NO_ERRORS, UNCORRECTABLE, DrawContext, Screened, StorageProtection
+from drsrobust_extras.protection.block_codes import BlockCode, SymbolBlocks
+from drsrobust_extras.protection.memories import Memory, memory
 from drsrobust_extras.protection.memory_map import CHECK_BITS, CHIP_BITS, CHIPS, DATA_CHIPS, WORD
 from drsrobust_extras.protection.symbol_code import symbol_code
 
 _NIBBLE = np.uint64(15)
 CODE = symbol_code(CHIPS, 2 * CHIP_BITS)
+_OLD, _kind = "ddr2-2012", memory
 
 
 class Chipkill(StorageProtection):
@@ -34,8 +37,17 @@ class Chipkill(StorageProtection):
     symbol is corrected; of two 16 of 255 pairs are "corrected" into a third, and the others detected (`SymbolCode`). Stored
     bits: +12.5 %. The last code word of a tensor may be short: a correction beyond its end counts as uncorrectable.
 
+    With `memory="ddr5"` a code word is one 64-bit word, and a symbol the 8 bits that one of 10 devices holds of it: RS(10,8).
+    That corrects one device, as such memories do; their own codes are not published. Of two wrong symbols 8 of 255 pairs are
+    miscorrected. Stored bits: +25 %. Memory with one device for each channel has no chipkill, neither here nor under faults of
+    `MemoryFault(memory="hbm4")`.
+
     Args:
         uncorrectable, target: as of `ECC`.
+        memory: None or `"ddr2-2012"`: 18 chips; `"ddr5"`: 10 devices.
+
+    Raises:
+        ValueError: another action, a memory with one device for each channel; on `screen` faults of another memory.
 
     Example:
         >>> import drsrobust as dr
@@ -49,18 +61,34 @@ class Chipkill(StorageProtection):
     label = "chipkill RS(18,16)"
     corrects_mode, spread = "any", "chip"
 
-    def __init__(self, uncorrectable: str = "keep", target: str | Target = "all") -> None:
+    def __init__(
+        self,
+        uncorrectable: str = "keep",
+        target: str | Target = "all",
+        memory: str | Memory | None = None,  # the function of this name is `_kind` here
+    ) -> None:
         super().__init__(target)
         check_choice("action on uncorrectable errors", uncorrectable, ACTIONS)
-        self.uncorrectable = uncorrectable
+        self.uncorrectable, self.memory, self._devices = uncorrectable, None, None
+        if memory is not None and (kind := _kind(memory)).name != _OLD:
+            kind.check_chipkill()
+            per = range(0, DATA_CHIPS, kind.data_devices)  # a device's parts of 4 bits
+            symbols = [[(0, CHIP_BITS * (device + part)) for part in per] for device in range(kind.data_devices)]
+            code = SymbolBlocks(symbols, CHIP_BITS, CHIP_BITS * len(per), "chipkill RS")
+            self.memory, self._devices, self.label = kind.name, BlockCode(code, uncorrectable, target), code.name
         self.name = f"{self.label}{'' if uncorrectable == 'keep' else f', {uncorrectable}'}{self.target_suffix()}"
 
     def settings(self) -> Any:
-        return {**super().settings(), "uncorrectable": self.uncorrectable}
+        own = {} if self.memory is None else {"memory": self.memory}
+        return {**super().settings(), "uncorrectable": self.uncorrectable, **own}
 
     def decode(
         self, protected: ProtectedWords, errors: Errors, stored: Mapping[str, Errors], trial: DrawContext
     ) -> Screened:
+        for source in trial.sources:
+            _check_same_memory(self.memory or _OLD, getattr(source.error_model, "memory", None))
+        if self._devices is not None:
+            return self._devices.decode(protected, errors, stored, trial)
         words, wrong, check_errors = Errors.aligned(
             errors.regrouped(protected.width, WORD), stored.get(protected.name, NO_ERRORS)
         )
@@ -81,10 +109,21 @@ class Chipkill(StorageProtection):
         return _result(protected, DecodedBlocks(index, remaining, given_up, counts), self.uncorrectable)
 
     def check_bits(self, protected: ProtectedWords) -> CheckBits:
-        return CheckBits(-(-protected.words * protected.width // WORD), CHECK_BITS)
+        bits = CHECK_BITS if self._devices is None else self._devices.code.check_bits
+        return CheckBits(-(-protected.words * protected.width // WORD), bits)
 
     def units(self, protected: ProtectedWords, words: np.ndarray) -> np.ndarray:
         return units_of(words, protected.width, WORD)
+
+
+def _check_same_memory(own: str, of_faults: str | None) -> None:
+    """Raises ValueError for faults of a memory that has no chipkill, or another one."""
+    if of_faults is None or of_faults == own:
+        return
+    _kind(of_faults).check_chipkill()
+    raise ValueError(
+        f"these faults are of {of_faults}, and this chipkill is of {own}; give Chipkill(memory={of_faults!r})"
+    )
 
 
 class SelectiveChipkill(StorageProtection):

@@ -23,6 +23,7 @@ from drsrobust.extend import (
 )
 from drsrobust.injection import VALUE, AddressSpace, BitFlip, CriticalBits, ErrorMap, ErrorModel
 from drsrobust.statistics import ALL
+from drsrobust_extras.protection.memories import Memory, memory
 from drsrobust_extras.protection.memory_map import (
     CHECK_BITS,
     CHIP_BITS,
@@ -32,6 +33,7 @@ from drsrobust_extras.protection.memory_map import (
     Geometry,
     Layout,
     exponent_chips,
+    mapping_of,
 )
 from drsrobust_extras.protection.rates import FIT, FieldRate, Fit, fits_by_mode
 
@@ -76,6 +78,9 @@ class MemoryFault(ErrorModel):
         fit: mode -> `Fit` of a device, or `dr.rates.FAULTS`, which None means, too. A stack as HBM has no mode `ranks`.
         chips: only these chips fail; None: any.
         lines: how many of the chip's 4 data lines (bits of a word) fail, drawn for each fault.
+        memory: as of `dr.memory`: its devices are the chips, and geometry and rates are its own. A device
+            that holds more than 4 bits of a word has every one of them wrong with probability `density`; check bits of codes
+            stay clean. Without rates by mode it takes a mode, and `hits_per_hour` is refused.
         critical: of modes `bit` and `word`: 0, no critical bit is wrong; `"1+"`, at least one is. The fault is one of this
             model in a chip of data under that condition.
         critical_bits: which bits are critical; None: `CriticalBits()`.
@@ -85,7 +90,7 @@ class MemoryFault(ErrorModel):
     Raises:
         ValueError: another mode, a density outside of 0 to 1, negative failure rates or none, chips other than 0 to 17 (of
             faults with `critical` other than 0 to 15), lines other than 1 to 4, another `critical` or `others`, or one of
-            another mode.
+            another mode; with `memory` a mode that it cannot have, no mode where it has no rates, lines, or `critical`.
 
     Example:
         >>> import drsrobust as dr
@@ -99,23 +104,28 @@ class MemoryFault(ErrorModel):
 
     mode: str | None = None
     density: float = 0.5
-    geometry: Geometry = field(default_factory=Geometry)
+    geometry: Geometry = field(default_factory=Geometry)  # with `memory`: that of the memory, in place of this default
     fit: Mapping[str, Fit] | FieldRate | None = None
     chips: tuple[int, ...] | None = None
     lines: int = CHIP_BITS
     critical: int | str | None = None
     critical_bits: CriticalBits | None = None
     others: int | str | None = None
+    memory: str | Memory | None = field(
+        default=None, repr=False
+    )  # identities of faults without one stay what they were
 
     def __post_init__(self) -> None:
         if self.mode is not None:
             check_choice("mode", self.mode, MODES)
         check_instance("geometry", self.geometry, Geometry, "a Geometry, as Geometry(mapping='spread')")
+        if self.memory is not None:
+            self._check_memory(memory(self.memory))
         if self.chips is not None:
             chips = list(self.chips) if isinstance(self.chips, Iterable) else [self.chips]
             if not chips:
-                raise ValueError(f"chips is {self.chips!r}; it must be one or more of 0 to {CHIPS - 1}")
-            self._set(chips=tuple(sorted({check_whole("each of chips", chip, 0, CHIPS - 1) for chip in chips})))
+                raise ValueError(f"chips is {self.chips!r}; it must be one or more of 0 to {self._devices - 1}")
+            self._set(chips=tuple(sorted({check_whole("each of chips", chip, 0, self._devices - 1) for chip in chips})))
         self._set(lines=check_whole("lines", self.lines, 1, CHIP_BITS))
         given = FIT if self.fit is None else self.fit
         if isinstance(given, tuple) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in given):
@@ -123,7 +133,7 @@ class MemoryFault(ErrorModel):
         fit = fits_by_mode(given, "fit")
         self._set(fit=tuple((mode, fit[mode]) for mode in MODES if mode in fit))
         self._set(density=check_rate("density", self.density))
-        if not sum(rates.total for mode, rates in self.fit if self.mode in (None, mode)):
+        if self.fit and not sum(rates.total for mode, rates in self.fit if self.mode in (None, mode)):
             raise ValueError(f"fit has no rate above 0 of {self.mode or 'any mode'}")
         if self.critical_bits is not None:
             check_critical_bits(self.critical_bits)
@@ -137,6 +147,36 @@ class MemoryFault(ErrorModel):
             self._set(critical_bits=None)
         else:
             self._check_critical()
+
+    def _check_memory(self, kind: Memory) -> None:
+        if self.mode is not None:
+            kind.check_mode(self.mode)
+        if self.lines != CHIP_BITS and kind.data_devices != DATA_CHIPS:
+            raise ValueError(
+                f"lines is {self.lines!r}; a device of {kind.name} holds more than 4 bits of a word: leave it at 4"
+            )
+        if self.critical is not None:
+            raise ValueError(
+                f"critical is {self.critical!r}; faults with critical bits are drawn without memory= alone"
+            )
+        geometry = kind.required_geometry() if self.geometry == Geometry() else self.geometry
+        fit = self.fit
+        if fit is None:
+            fit = () if kind.fit is None and self.mode is not None else kind.required_fit()
+        self._set(memory=kind.name, geometry=geometry, fit=fit)
+
+    @property
+    def _devices(self) -> int:
+        return CHIPS if self.memory is None else memory(self.memory).devices
+
+    @property
+    def _data_devices(self) -> int:
+        return DATA_CHIPS if self.memory is None else memory(self.memory).data_devices
+
+    @property
+    def _bits(self) -> int:
+        """Bits of a word that a device holds: of chips of 4 bits with numbers that differ by the data devices."""
+        return WORD // self._data_devices
 
     def _check_critical(self) -> None:
         if type(self.critical) not in (int, str) or self.critical not in (0, "1+"):
@@ -160,6 +200,8 @@ class MemoryFault(ErrorModel):
             form |= {"critical": self.critical, "critical_bits": asdict(self.critical_bits)}
         if self.others is not None:
             form |= {"others": self.others}
+        if self.memory is not None:
+            form |= {"memory": self.memory}
         return canonical_json(form)
 
     def __str__(self) -> str:
@@ -167,8 +209,10 @@ class MemoryFault(ErrorModel):
             *([repr(self.mode)] if self.mode else []),
             *([f"density={self.density}"] if self.density != 0.5 else []),
         ]
-        changed = {k: v for k, v in asdict(self.geometry).items() if v != getattr(Geometry(), k)}
+        usual = Geometry() if self.memory is None else memory(self.memory).geometry
+        changed = {k: v for k, v in asdict(self.geometry).items() if v != getattr(usual, k, None)}
         parts += [f"{name}={value!r}" for name, value in changed.items()]
+        parts += [f"memory={self.memory!r}"] if self.memory is not None else []
         if self.mode is None and self.fit != tuple(FIT.items()):
             parts.append(f"fit={ {mode: tuple(rates) for mode, rates in self.fit} }")
         parts += [f"chips={list(self.chips)}"] if self.chips is not None else []
@@ -194,7 +238,7 @@ class MemoryFault(ErrorModel):
     @property
     def n_chips(self) -> int:
         """How many chips of a rank may fail."""
-        return CHIPS if self.chips is None else len(self.chips)
+        return self._devices if self.chips is None else len(self.chips)
 
     def places(self, space: AddressSpace) -> dict[str, int]:
         """How many places of each mode hold some of the tensors, in one chip.
@@ -204,7 +248,7 @@ class MemoryFault(ErrorModel):
         """
         words = self.geometry.held(Layout(space).words)
         rows, columns = -(-words // self.geometry.columns), np.minimum(words, self.geometry.columns)
-        counts = {"bit": CHIP_BITS * words.sum(), "word": words.sum(), "column": columns.sum(), "row": rows.sum()}
+        counts = {"bit": self._bits * words.sum(), "word": words.sum(), "column": columns.sum(), "row": rows.sum()}
         counts |= {"bank": (words > 0).sum(), "banks": (words > 0).any(axis=1).sum(), "ranks": 1}
         return {mode: int(count) for mode, count in counts.items()}
 
@@ -212,7 +256,7 @@ class MemoryFault(ErrorModel):
         """By the chip that fails: of low mantissa bits, of `exponent_chips`, of check bits (where there are formats other than
         floats: of data and of check bits). Faults of one bit or word with a critical bit are a stratum of their own, and so are
         those with other bits of sign and exponent alone."""
-        if self.chips is not None:
+        if self.chips is not None or self._data_devices != DATA_CHIPS:
             return [Stratum(ALL, 1.0, self)]
         try:
             bits = critical_bits.parts(space)
@@ -255,7 +299,7 @@ class MemoryFault(ErrorModel):
             **super().columns(),
             "error_mode": self.mode,
             "error_chips": chips,
-            "error_mapping": self.geometry.mapping,
+            "error_mapping": mapping_of(self.geometry, self.memory),
         }
 
     def _chance(self, space: AddressSpace, part: AddressSpace) -> np.ndarray:
@@ -286,9 +330,15 @@ class MemoryFault(ErrorModel):
         return chance / words
 
     def hits_per_hour(self, space: AddressSpace) -> dict[str, Fit]:
-        """Faults per hour that reach the tensors, of each mode, in all chips of the memory, or in those of `chips`."""
+        """Faults per hour that reach the tensors, of each mode, in all chips of the memory, or in those of `chips`.
+
+        Raises:
+            ValueError: a memory without rates by mode.
+        """
         geometry = self.geometry
-        total = {"bit": CHIP_BITS * geometry.words, "word": geometry.words, "ranks": 1, "banks": geometry.ranks}
+        if not self.fit:
+            memory(self.memory).required_fit()  # raises
+        total = {"bit": self._bits * geometry.words, "word": geometry.words, "ranks": 1, "banks": geometry.ranks}
         total |= {"column": geometry.ranks * geometry.banks * geometry.columns, "bank": geometry.ranks * geometry.banks}
         total |= {"row": geometry.ranks * geometry.banks * geometry.rows}
         places, devices = self.places(space), geometry.ranks * self.n_chips
@@ -309,12 +359,12 @@ class MemoryFault(ErrorModel):
             rates = self.hits_per_hour(space)
             ends = np.cumsum([rate.total for rate in rates.values()])
             mode = list(rates)[int(np.searchsorted(ends, random.random() * ends[-1], side="right"))]
-        chips = range(CHIPS) if self.chips is None else self.chips
+        chips = range(self._devices) if self.chips is None else self.chips
         words, chip = Layout(space).words, int(chips[random.integers(len(chips))])
         held_words = self.geometry.held(words)
         place = int(random.integers(self.places(space)[mode]))
         if mode == "bit":
-            return Extent(mode, chip, np.array([place // CHIP_BITS]), 1 << place % CHIP_BITS)
+            return Extent(mode, chip, np.array([place // self._bits]), 1 << place % self._bits)
         if mode == "word":
             return Extent(mode, chip, np.array([place]))
         return Extent(mode, chip, self._reached(mode, place, held_words))
@@ -385,11 +435,17 @@ class MemoryFault(ErrorModel):
             yield space.tensors[index], entries, first
 
     def wrong_bits(self, extent: Extent, *, seed: int, copy: int = 0) -> np.ndarray:
-        """The wrong bits of the chip (uint8 [n], 4 bits each) in the words of an extent."""
+        """The wrong bits of the chip (uint8 [n], 4 bits each) in the words of an extent; of a device with more bits of a word
+        uint8 [n, parts], of its parts of 4 bits."""
+        parts = self._bits // CHIP_BITS
         if extent.mask is not None:
-            return np.array([extent.mask], np.uint8)
+            if parts == 1:
+                return np.array([extent.mask], np.uint8)
+            return np.array([[extent.mask >> CHIP_BITS * part & 15 for part in range(parts)]], np.uint8)
         random = self._random(seed, copy, "bits")
         n = len(extent.address)
+        if parts > 1:
+            return _bernoulli(random, n * parts, self.density).reshape(n, parts) & np.uint8(15)
         failing = np.bitwise_or.reduce(1 << random.permutation(CHIP_BITS)[: self.lines])
         packed = _bernoulli(random, ceil(n / 2), self.density) & np.uint8(failing * 17)  # two words per byte
         return np.stack((packed & np.uint8(15), packed >> np.uint8(4)), axis=1).ravel()[:n]
@@ -399,6 +455,8 @@ class MemoryFault(ErrorModel):
     ) -> ErrorMap | None:
         """The wrong bits of a fault in a chip of check bits, of codes that hold 8 of these for 64 bits of data. Memory of other
         protections lies elsewhere, and stays clean."""
+        if self._data_devices != DATA_CHIPS:
+            return None
         extent = self.extent(data, seed=data_seed, copy=copy)
         if extent.chip < DATA_CHIPS:
             return None
@@ -429,10 +487,15 @@ class MemoryFault(ErrorModel):
         extent = self.extent(space, seed=seed, copy=copy)
         address, wrong = extent.address, self.wrong_bits(extent, seed=seed, copy=copy)
         counts = {"n_sites": self.n_chips * self.places(space)[extent.mode], "n_events": 1}
-        if extent.chip >= DATA_CHIPS:
+        if extent.chip >= self._data_devices:
             address = address[:0]
-        parts = Layout(space).located(address, wrong[: len(address)], extent.chip)
-        return from_sorted_words(self, space, *parts, seed, **counts)
+        wrong = wrong[: len(address)]
+        if wrong.ndim == 1:
+            parts = Layout(space).located(address, wrong, extent.chip)
+            return from_sorted_words(self, space, *parts, seed, **counts)
+        chips = range(extent.chip % self._data_devices, DATA_CHIPS, self._data_devices)
+        of_chips = [Layout(space).located(address, wrong[:, part], chip) for part, chip in enumerate(chips)]
+        return from_words(self, space, *map(np.concatenate, zip(*of_chips, strict=True)), seed, **counts)
 
 
 def _bernoulli(random: np.random.Generator, n: int, density: float) -> np.ndarray:

@@ -87,6 +87,11 @@ class Geometry:
         return first + (line * self.banks + bank) * LINE + within
 
 
+def mapping_of(geometry: Geometry, kind: str | None) -> str:
+    """The address map of trials, with the memory where one is named: `error_mapping` of their table."""
+    return geometry.mapping if kind is None else f"{geometry.mapping}, {kind}"
+
+
 def exponent_chips(space: AddressSpace) -> tuple[int, ...]:
     """The chips that hold signs, exponents and the three highest mantissa bits of the floats of a space, whose faults change
     numbers by an eighth of themselves or more; none if there are other formats.

@@ -7,7 +7,7 @@ import numpy as np
 
 from drsrobust.mitigation import CLEAN, CORRECTED, UNCORRECTABLE
 
-_POLYNOMIALS = {4: 0x13, 8: 0x11D}  # of GF(16) and GF(256), with the generator g = 2
+_POLYNOMIALS = {4: 0x13, 8: 0x11D, 16: 0x1100B}  # of GF(2^bits), with the generator g = 2
 
 
 class SymbolCode:
@@ -19,7 +19,7 @@ class SymbolCode:
 
     Args:
         symbols: n.
-        bits: of a symbol, 4 or 8.
+        bits: of a symbol, 4, 8 or 16.
 
     Example:
         >>> code = SymbolCode(18, 8)
@@ -29,8 +29,8 @@ class SymbolCode:
     """
 
     def __init__(self, symbols: int, bits: int) -> None:
-        self.symbols, self._order = symbols, 2**bits - 1
-        self._powers, self._logs = np.zeros(2 * self._order, np.uint8), np.zeros(self._order + 1, np.int64)
+        self.symbols, self._order, self.dtype = symbols, 2**bits - 1, np.uint16 if bits > 8 else np.uint8
+        self._powers, self._logs = np.zeros(2 * self._order, self.dtype), np.zeros(self._order + 1, np.int64)
         value = 1
         for power in range(self._order):
             self._powers[power] = self._powers[power + self._order] = value
@@ -38,12 +38,12 @@ class SymbolCode:
             value = value << 1 ^ (_POLYNOMIALS[bits] if value >> (bits - 1) else 0)
 
     def _times(self, symbol: np.ndarray, power: int) -> np.ndarray:
-        """Symbols uint8 [n] times g^power."""
-        return np.where(symbol == 0, np.uint8(0), self._powers[self._logs[symbol] + power % self._order])
+        """Symbols [n] times g^power."""
+        return np.where(symbol == 0, self.dtype(0), self._powers[self._logs[symbol] + power % self._order])
 
     def syndromes(self, symbols: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """S0 and S1 (uint8 [code words]) of the symbols (uint8 [code words]) at each place from 0."""
-        first = second = np.uint8(0)
+        """S0 and S1 (uint8 [code words], of 16 bits uint16) of the symbols (the same) at each place from 0."""
+        first = second = self.dtype(0)
         for place, symbol in enumerate(symbols):
             first = first ^ symbol
             if place == 0 or symbol.any():

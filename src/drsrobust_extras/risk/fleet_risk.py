@@ -19,8 +19,9 @@ from torch import nn
 from drsrobust.extend import amount, check_choice, check_instance, check_whole
 from drsrobust.injection import Target, resolve
 from drsrobust.statistics import ENDS, check_table
-from drsrobust_extras.protection.memory_faults import CHIP_BITS, CHIPS, WORD, Geometry
-from drsrobust_extras.protection.rates import CORRUPTING, FAULTS, GPU_STOPS, FieldRate, Fit
+from drsrobust_extras.protection.memories import Memory, memory
+from drsrobust_extras.protection.memory_map import WORD, Geometry
+from drsrobust_extras.protection.rates import CORRUPTING, GPU_STOPS, FieldRate, Fit
 from drsrobust_extras.risk.fleet_trials import (
     MEASURED,
     NONFINITE,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 YEAR = 365  # days
+_kind = memory  # `fleet` has an argument of this name
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,6 +145,29 @@ class Fleet:
         rows.append(("stops a day, if all accelerators train", stops, "arXiv:2407.21783"))
         return pd.DataFrame(rows, columns=["quantity", "value", "source"])
 
+    def uncorrectable(self, dram: str | Memory) -> "pd.DataFrame":
+        """Memory errors of the fleet's accelerators that codes did not correct, by published rates of whole devices. What they
+        do to recommendations is not measured here, and they are in no other number of the fleet.
+
+        Args:
+            dram: as of `dr.memory`; the rates of `"hbm4"` are of HBM3.
+
+        Returns:
+            one row per published rate: `quantity`, its `value` in this fleet a day, `source` and `read`, how that was read.
+
+        Raises:
+            ValueError: a memory without such a rate.
+        """
+        import pandas as pd
+
+        kind = _kind(dram)
+        kind.hourly()  # raises
+        devices = self.hosts * self.accelerators
+        rows = [
+            (f"{one.of}: {one.counts}", 24 * devices / one.hours, one.source, one.read) for one in kind.uncorrectable
+        ]
+        return pd.DataFrame(rows, columns=["quantity", "value", "source", "read"])
+
     def simulate(self, days: float, *, seed: int = 0) -> "pd.DataFrame":
         """Draws the faults of some days: their number, the moment of each in its push interval, and one of its mode's trials.
 
@@ -195,7 +220,7 @@ def fleet(
     hosts: int,
     memory: int | str,
     recommendations: float,
-    rates: FieldRate | Mapping[str, Fit] = FAULTS,
+    rates: FieldRate | Mapping[str, Fit] | None = None,
     protection: str | None = None,
     push_interval: float = 24.0,
     repair_time: float = 168.0,
@@ -205,6 +230,7 @@ def fleet(
     target: str | Target = "all",
     accelerators: int = 0,
     value: float | None = None,
+    dram: str | Memory | None = None,
 ) -> Fleet:
     """What errors of memory cost a fleet of hosts that each serve one copy of a model.
 
@@ -220,8 +246,8 @@ def fleet(
         hosts: how many, 1 or more.
         memory: of a host, in bytes or as "1TiB" (2**40 bytes; "1TB" is 10**12).
         recommendations: of a host, a day.
-        rates: `dr.rates.FAULTS`; or mode -> `Fit` of a device, of every mode; or `dr.rates.EVENTS`, of whose range the low end
-            is taken, each event as one wrong bit until the next push.
+        rates: `dr.rates.FAULTS`, which None means without `dram`; or mode -> `Fit` of a device, of every mode; or
+            `dr.rates.EVENTS`, of whose range the low end is taken, each event as one wrong bit until the next push.
         protection: a value of the column `mitigation`; None: all of them.
         push_interval: hours between two times at which the model's words are written again with the right content: a push, a
             reload or a scrub, whichever is most frequent.
@@ -234,16 +260,21 @@ def fleet(
         target: of the trials.
         accelerators: of a host, for `Fleet.compute`.
         value: money of a wrong recommendation; None: no money.
+        dram: the kind of memory of the trials, as of `dr.memory`; its geometry and rates are used where none are given. None:
+            `"ddr2-2012"`.
 
     Raises:
         TypeError: other rates, as faults and events at once.
         ValueError: a number that is negative, missing or NaN; an unknown mode, rule or protection; a mode without rate; trials
             without a needed column, of another target, of several conditions of a mode, or none of a mode that happens; less
-            memory than the geometry has; ranks that do not divide the memory's, or that the model does not fit; more active
-            faults than hosts, since the formulas add faults up, and would give more wrong recommendations than served.
+            memory than the geometry has; ranks that do not divide the memory's, or that the model does not fit; `dram` without
+            rates by mode, where none are given; more active faults than hosts, since the formulas add faults up, and would give
+            more wrong recommendations than served.
     """
     check_table(damage, name="damage")
-    geometry, host = Geometry() if geometry is None else geometry, amount(memory)
+    kind, host = _kind("ddr2-2012" if dram is None else dram), amount(memory)
+    geometry = kind.required_geometry() if geometry is None else geometry
+    rates = kind.required_fit() if rates is None else rates
     check_instance("geometry", geometry, Geometry, "a Geometry")
     hosts = check_whole("hosts", hosts, 1)
     accelerators = check_whole("accelerators", accelerators, 0)
@@ -256,11 +287,11 @@ def fleet(
         )
     space = resolve(model, target)
     ranks = geometry.ranks if ranks_reached is None else ranks_reached
-    hits, anywhere = rates_of(rates, space, geometry, host / least, ranks)
+    hits, anywhere = rates_of(rates, space, geometry, host / least, ranks, kind)
     hits = {mode: Fit(hosts * fit.transient, hosts * fit.permanent) for mode, fit in hits.items() if fit.total}
     anywhere = {mode: hosts * faults for mode, faults in anywhere.items()}
     trials = silent(damage, str(target), protection, nonfinite)
-    check_same(trials, space, geometry)
+    check_same(trials, space, geometry, None if dram is None else kind.name)
     names = tuple(dict.fromkeys(trials["mitigation"]))
     trials = with_hits(trials[trials["error_mode"].isin(list(hits))], hits)
     modes = modes_of(trials, hits, anywhere, push_interval / 48, repair_time / 24)
@@ -270,14 +301,19 @@ def fleet(
             f"{most:,.0f} faults would be active at a time in the models of {hosts:,} hosts; it must be at most one a host, "
             "since faults are added up: give a shorter push_interval or repair_time, or lower rates"
         )
+    named = "" if dram is None else f" ({kind.name})"
     events = isinstance(rates, FieldRate) and rates.kind == "events"
     cured = "logged events, each of one bit" if events else f"transient faults, permanent ones stay {repair_time:g} h"
-    capacity = geometry.banks * geometry.bank_words * CHIP_BITS / 2**30
+    capacity = geometry.banks * geometry.bank_words * WORD // kind.data_devices / 2**30
     assumptions = (
-        f"{hosts:,} hosts of {host / 2**30:,.0f} GiB, in memories of {geometry.ranks} ranks of {CHIPS} devices of "
-        f"{capacity:g} Gb; on each one model of {space.bits / 8e6:,.3g} MB, {recommendations:,.0f} recommendations a day; a "
-        f"push every {push_interval:g} h cures {cured}; "
-        + ("" if events else f"a fault of mode 'ranks' reaches {ranks} of {geometry.ranks} ranks; ")
+        f"{hosts:,} hosts of {host / 2**30:,.0f} GiB, in memories of {geometry.ranks} ranks of {kind.devices} devices of "
+        f"{capacity:g} Gb{named}; on each one model of {space.bits / 8e6:,.3g} MB, {recommendations:,.0f} recommendations a "
+        f"day; a push every {push_interval:g} h cures {cured}; "
+        + (
+            ""
+            if events or kind.devices == 1
+            else f"a fault of mode 'ranks' reaches {ranks} of {geometry.ranks} ranks; "
+        )
         + f"a word that a code cannot correct stops its host; a recommendation is {NONFINITE[nonfinite]}"
     )
     return Fleet(

@@ -10,7 +10,9 @@ import numpy as np
 from drsrobust.extend import check_number, check_whole, unknown
 from drsrobust.injection import AddressSpace
 from drsrobust.statistics import DECISIONS, ENDS, Strata, corrected_exactly, summarise
-from drsrobust_extras.protection.memory_faults import CHIP_BITS, CHIPS, MODES, Geometry, MemoryFault
+from drsrobust_extras.protection.memories import Memory
+from drsrobust_extras.protection.memory_faults import MODES, MemoryFault
+from drsrobust_extras.protection.memory_map import WORD, Geometry, mapping_of
 from drsrobust_extras.protection.rates import MBIT, FieldRate, Fit, fits_by_mode
 
 if TYPE_CHECKING:
@@ -38,25 +40,39 @@ def check_numbers(required: str, **numbers: float) -> None:
 
 
 def rates_of(
-    rates: FieldRate | Mapping[str, Fit], space: AddressSpace, geometry: Geometry, memories: float, ranks: int
+    rates: FieldRate | Mapping[str, Fit],
+    space: AddressSpace,
+    geometry: Geometry,
+    memories: float,
+    ranks: int,
+    kind: Memory,
 ) -> tuple[dict[str, Fit], dict[str, float]]:
     """Errors of a host a day by mode: those that reach the space, and all in its memories. A fault of mode `ranks` reaches so
     many ranks."""
-    fault = MemoryFault(geometry=geometry, fit=dict.fromkeys(MODES, Fit(1.0, 0.0)))
+    modes = modes_in(kind)
+    fault = MemoryFault(geometry=geometry, fit=dict.fromkeys(modes, Fit(1.0, 0.0)), memory=kind.name)
     if isinstance(rates, FieldRate) and rates.kind == "events":
         check_numbers("0 or more", **{"rates.low": rates.low})
         bit = rates.low * FIT_DAY / MBIT
-        hits, all_bits = CHIPS * fault.places(space)["bit"], CHIPS * CHIP_BITS * geometry.words
+        hits = kind.devices * fault.places(space)["bit"]
+        all_bits = kind.devices * WORD // kind.data_devices * geometry.words
         return {"bit": Fit(bit * hits, 0.0)}, {"bit": bit * all_bits * memories}
-    by_mode = _checked_modes(rates)
+    by_mode = _checked_modes(rates, modes)
     an_hour = fault.hits_per_hour(space)  # at one failure in 10**9 hours
-    share = {"ranks": _share_of_groups(fault, space, ranks)}  # of the memory's groups of so many ranks, the model's one
+    share = (
+        {"ranks": _share_of_groups(fault, space, ranks)} if "ranks" in modes else {}
+    )  # of the memory's groups of so many ranks, the model's one
     hits = {
         mode: Fit(*(24 * rate * an_hour[mode].transient * share.get(mode, 1.0) for rate in rates_of_mode))
         for mode, rates_of_mode in by_mode.items()
     }
-    devices = geometry.ranks * CHIPS * memories
+    devices = geometry.ranks * kind.devices * memories
     return hits, {mode: sum(rates_of_mode) * FIT_DAY * devices for mode, rates_of_mode in by_mode.items()}
+
+
+def modes_in(kind: Memory) -> tuple[str, ...]:
+    """The modes of faults that a memory can have."""
+    return tuple(mode for mode in MODES if mode != "ranks" or kind.check_devices)
 
 
 def _share_of_groups(fault: MemoryFault, space: AddressSpace, ranks: int) -> float:
@@ -76,10 +92,10 @@ def _share_of_groups(fault: MemoryFault, space: AddressSpace, ranks: int) -> flo
     return ranks / every
 
 
-def _checked_modes(rates: FieldRate | Mapping[str, Fit]) -> Mapping[str, Fit]:
+def _checked_modes(rates: FieldRate | Mapping[str, Fit], modes: Sequence[str]) -> Mapping[str, Fit]:
     """The rates of every mode of faults, of a device."""
-    by_mode = fits_by_mode(rates)
-    if missing := [mode for mode in MODES if mode not in by_mode]:
+    by_mode = {mode: rate for mode, rate in fits_by_mode(rates).items() if mode in modes}
+    if missing := [mode for mode in modes if mode not in by_mode]:
         raise ValueError(f"rates has no mode {', '.join(missing)}; give each a Fit, (0, 0) if it never happens")
     return by_mode
 
@@ -111,7 +127,7 @@ def silent(damage: "pd.DataFrame", target: str, protection: str | None, nonfinit
     return trials.assign(stopped=stopped.astype(float), **served, **counted)
 
 
-def check_same(trials: "pd.DataFrame", space: AddressSpace, geometry: Geometry) -> None:
+def check_same(trials: "pd.DataFrame", space: AddressSpace, geometry: Geometry, kind: str | None) -> None:
     """Raises ValueError for trials of another number of bits, of chosen chips, or of another address map."""
     if trials.empty:
         raise ValueError("damage has no trials")
@@ -119,8 +135,8 @@ def check_same(trials: "pd.DataFrame", space: AddressSpace, geometry: Geometry) 
         raise ValueError(f"damage holds trials of {max(others):,} bits; the model has {space.bits:,} in this target")
     if len(chosen := trials[trials["error_chips"].notna()]):
         raise ValueError(f"damage holds {chosen['error_model'].iloc[0]}; give faults of any chip, MemoryFault(mode)")
-    if len(other := trials[trials["error_mapping"] != geometry.mapping]):
-        raise ValueError(f"damage holds {other['error_model'].iloc[0]}; geometry maps words {geometry.mapping!r}")
+    if len(other := trials[trials["error_mapping"] != (mapping := mapping_of(geometry, kind))]):
+        raise ValueError(f"damage holds {other['error_model'].iloc[0]}; geometry maps words {mapping!r}")
 
 
 def with_hits(trials: "pd.DataFrame", hits: Mapping[str, Fit]) -> "pd.DataFrame":

@@ -30,6 +30,7 @@ from drsrobust_study.figures.components import (
 from drsrobust_study.figures.fleet import fleet_day, fleet_day_data
 from drsrobust_study.figures.injection_speed import injection_speed, injection_speed_data, peer_speed
 from drsrobust_study.figures.lead import lead, lead_data
+from drsrobust_study.figures.memories import matrix_shares
 from drsrobust_study.figures.memory_faults import memory_fault_loss, memory_fault_loss_data, protection_ranking
 from drsrobust_study.figures.mitigations import protection_places, protection_places_data, recovery_rows_data
 from drsrobust_study.figures.model_factors import model_factors, model_factors_data

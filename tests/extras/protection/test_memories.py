@@ -1,0 +1,85 @@
+"""Memories by name: each number has a source, what has none is refused by name, and faults, chipkill and fleets use them."""
+
+import pandas as pd
+import pytest
+from torch import nn
+
+import drsrobust as dr
+from drsrobust_extras.protection.memories import MEMORIES
+from tests.mitigation.plain import screened
+from tests.refusals import refuses
+
+TABLE = nn.Embedding(4000, 16)
+SPACE = dr.resolve(TABLE)
+
+
+@pytest.mark.parametrize("name", MEMORIES)
+def test_each_number_has_a_source_and_no_source_means_none(name):
+    table = dr.memory(name).table()
+    given = table["value"].notna()
+    assert (table["source"].ne("") == given).all() and table["read"].ne("").all()
+    assert dr.memory(name).geometry.words * 8 >= 2**28 and dr.memory(dr.memory(name)).name == name
+
+
+def test_one_device_fails_in_all_of_its_bits():
+    for name, share in (("ddr5", 8), ("hbm4", 64), ("lpddr6", 64)):
+        drawn = [dr.MemoryFault("row", memory=name, chips=[0]).sample(SPACE, seed=seed) for seed in range(8)]
+        for one in drawn:
+            words = one.word.max() // 2 - one.word.min() // 2 + 1
+            assert words <= dr.memory(name).geometry.columns and one.bits == pytest.approx(share / 2 * words, rel=0.25)
+        bit = dr.MemoryFault("bit", memory=name, chips=[0]).sample(SPACE, seed=1)
+        assert bit.bits == 1 and drawn[0].sources[0].error_model.columns()["error_mapping"] == f"in order, {name}"
+    masks = {int(mask) for mask in dr.MemoryFault("bank", memory="ddr5", chips=[5]).sample(SPACE, seed=1).mask}
+    assert max(masks) == 15 << 20 and all(mask & ~(15 << 20) == 0 for mask in masks)  # bits 20 to 23 of both floats
+    assert not len(dr.MemoryFault("bank", memory="ddr5", chips=[9]).sample(SPACE, seed=1))  # check bits
+
+
+def test_chipkill_corrects_one_of_ten_devices_and_none_where_there_is_one():
+    assert dr.Chipkill(memory="ddr2-2012").identity() == dr.Chipkill().identity()
+    chipkill = dr.Chipkill(memory="ddr5")
+    for chip in range(10):
+        fault = dr.MemoryFault("bank", memory="ddr5", chips=[chip]).sample(SPACE, seed=chip)
+        assert not screened(chipkill, fault, TABLE, chip).remaining.bits
+    assert chipkill.cost(TABLE).stored_bits == 4000 * 16 * 32 // 4
+    for name in ("hbm4", "lpddr6"):
+        refuses(lambda name=name: dr.Chipkill(memory=name), ValueError, name, "one device")
+        fault = dr.MemoryFault("row", memory=name).sample(SPACE, seed=1)
+        refuses(lambda fault=fault: screened(dr.Chipkill(), fault, TABLE, 1), ValueError, name, "one device")
+    fault = dr.MemoryFault("row", memory="ddr5").sample(SPACE, seed=1)
+    refuses(lambda: screened(dr.Chipkill(), fault, TABLE, 1), ValueError, "ddr5", "ddr2-2012")
+
+
+def test_a_fleet_of_another_memory():
+    rows = dr.load_dataset("synthetic-movielens/full", rows=300, seed=1)
+    model = dr.models.build_model("fm", rows.schema)
+    options = {"trials": 3, "metrics": ["decision_changed"], "sampling": "stratified", "seed": 1}
+    modes = [mode for mode in dr.rates.FIT if mode != "ranks"]
+    errors = [dr.MemoryFault(mode, memory="lpddr6") for mode in modes]
+    damage = dr.Campaign(dr.Evaluator(model, rows.test), errors=errors, **options).run()
+    about = {"hosts": 10, "memory": "1TiB", "recommendations": 1e3, "accelerators": 8}
+    refuses(lambda: dr.fleet(damage, model, dram="lpddr6", **about), ValueError, "lpddr6", "rates by mode")
+    refuses(lambda: dr.fleet(damage, model, rates=dr.rates.FAULTS, **about), ValueError, "lpddr6", "'in order'")
+    fleet = dr.fleet(damage, model, dram="lpddr6", rates=dr.rates.FAULTS, **about)
+    assert set(fleet.modes["error_mode"]) == set(modes) and "1 devices of 16 Gb (lpddr6)" in fleet.assumptions
+    devices = 10 * 2**40 / 2**31  # of 16 Gb
+    expected = sum(dr.rates.FIT[mode].total for mode in modes) * 24e-9 * devices
+    assert fleet.faults_per_day == pytest.approx(expected)
+    stops = fleet.uncorrectable("hbm4")["value"]
+    assert sorted(stops) == pytest.approx([24 * 80 / 294_912, 24 * 80 / 88_768])
+    pd.testing.assert_series_equal(stops.sort_values(ignore_index=True), stops)
+    refuses(lambda: fleet.uncorrectable("lpddr6"), ValueError, "lpddr6")
+
+
+def test_refusals():
+    refuses(lambda: dr.memory("ddr4"), ValueError, "ddr4", "2408.15302")
+    refuses(lambda: dr.memory("hbm5"), ValueError, "'hbm5'", "hbm4")
+    refuses(lambda: dr.memory(5), ValueError, "memory", 5)
+    refuses(lambda: dr.memory("ddr5").fit_per_mbit("80GB"), ValueError, "ddr5")
+    refuses(lambda: dr.memory("hbm4").fit_per_mbit(0), ValueError, "capacity", 0)
+    refuses(lambda: dr.memory("hbm4").fit_per_mbit(), TypeError, "capacity")
+    refuses(lambda: dr.MemoryFault(memory="hbm4"), ValueError, "hbm4", "rates by mode")
+    refuses(lambda: dr.MemoryFault("ranks", memory="hbm4"), ValueError, "ranks", "hbm4")
+    refuses(lambda: dr.MemoryFault("row", memory="ddr5").hits_per_hour(SPACE), ValueError, "ddr5", "rates by mode")
+    refuses(lambda: dr.MemoryFault("row", memory="hbm4", chips=[1]), ValueError, "chips", 1)
+    refuses(lambda: dr.MemoryFault("row", memory="hbm4", lines=1), ValueError, "lines", 1)
+    refuses(lambda: dr.MemoryFault("bit", memory="ddr5", critical=0), ValueError, "critical", 0)
