@@ -18,7 +18,7 @@ PUBLIC = """
 ABFTEmbeddingBag ABFTLinear ActivationClipping Activations Allowed BitFlip BitProtection Burst Campaign Chipkill ECC
 ErrorMap Evaluator FixedCount Gradients Inputs MemoryFault MultiBit NaNGuard OnDieECC OptimizerState ParityZero
 ProbeRows RandomValue RandomWord Rank Replication RowError Rows Scrubbing SelectiveChipkill SingleBit StuckAt
-TrainingCampaign WeightRange ZeroSpaceECC campaign components data decades evaluation fleet inject injection
+StuckUnit TrainingCampaign WeightRange ZeroSpaceECC campaign components data decades evaluation fleet inject injection
 introspection load_dataset load_model load_models metrics mitigation models plan planning plots pvf rates
 read_campaign recovery report resolve restore statistics summarise trace training training_errors worst_case
 """.split()  # noqa: SIM905
