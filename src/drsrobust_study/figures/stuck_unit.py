@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-_FIELDS = {23: "mantissa | exponent", 31: "sign"}  # a line below the first bit of each
+_FIELDS = (23, 31)  # the first bits of exponent and sign, with a line below
 
 
 @styled
@@ -89,7 +89,7 @@ def stuck_unit_seen(data: "pd.DataFrame", ax: "Axes | None" = None, *, what: str
     ax.set_yticks(place, data["protection"])
     titles = {"share": "harmful defects that it reports", "given_back": "lost AUC that it gives back"}
     low = min(0.0, 1.05 * float(values.min())) if what == "given_back" else 0.0
-    ax.set(title=titles[what], xlabel="share", xlim=(low, 1.6))
+    ax.set(title=titles[what], xlabel="share", xlim=(low, 1.75), xticks=[0, 0.5, 1])
     ax.axvline(0, **GUIDE)
     ax.grid(False, axis="y")
     if at_edge(ax, "last_col"):
