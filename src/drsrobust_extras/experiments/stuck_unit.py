@@ -7,12 +7,13 @@ words: what a lane hands on is wrong, whatever wire of it is broken."""
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import gcd
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from drsrobust.extend import (
     add_forward_hook,
@@ -33,6 +34,15 @@ _PRODUCTS = {
     getattr(torch.ops.aten, name).default for name in ("mm", "addmm", "bmm", "baddbmm")
 }  # forward and backward
 _FORMATS = (torch.float32, torch.float64)
+
+
+class _Aside(threading.local):
+    """Whether this thread computes what a lane has, which is no product of the model."""
+
+    on = False
+
+
+_ASIDE = _Aside()
 
 
 @dataclass(frozen=True)
@@ -58,7 +68,7 @@ class StuckUnit(Hooked):
     convolutions, recurrent cells, look-ups).
 
     A batch is a forward pass of the model with its backward pass. The log counts words of the lane in each product, columns
-    innermost; of a multiplier a call is a column.
+    innermost; of a multiplier a call is a column. Several units in a call have no lane in common.
 
     Args:
         part: `"accumulator"` or `"multiplier"`.
@@ -102,6 +112,12 @@ class StuckUnit(Hooked):
             if is_compiled(module):
                 name = name or type(model).__name__
                 raise ValueError(f"{name} is compiled, so its products are not seen; inject before torch.compile")
+        for other in _get_current_dispatch_mode_stack():
+            if (
+                isinstance(other, _Products)
+                and (self.lane - other.unit.lane) % gcd(self.period, other.unit.period) == 0
+            ):
+                raise ValueError(f"{self} and {other.unit} have columns in common; give each unit lanes of its own")
         products = _Products(self, draw)
         yield None, add_forward_pre_hook(model, products.begin)
         yield None, add_forward_hook(model, products.end, always_call=True)
@@ -114,7 +130,7 @@ class _Products(TorchDispatchMode):
 
     def __init__(self, unit: StuckUnit, draw: Draw) -> None:
         super().__init__()
-        self._unit, self._draw, self._thread = unit, draw, threading.get_ident()
+        self.unit, self._draw, self._thread = unit, draw, threading.get_ident()
         self._in_forward, self._shows, self._number = False, False, {SITE: 0}
         self._lane = (..., slice(unit.lane, None, unit.period))
 
@@ -130,8 +146,8 @@ class _Products(TorchDispatchMode):
     def begin(self, module: nn.Module, args: tuple) -> None:
         """Before a forward pass of the model."""
         self._in_forward, self._number = True, {}
-        drawn = uniform(np.array([self._draw.next_seed(f"batches of {self._unit}")], np.uint64))[0]
-        self._shows = bool(drawn < self._unit.batches)
+        drawn = uniform(np.array([self._draw.next_seed(f"batches of {self.unit}")], np.uint64))[0]
+        self._shows = bool(drawn < self.unit.batches)
         if not self._shows:
             self._draw.called(SITE)  # it was there, and did not show
 
@@ -142,7 +158,7 @@ class _Products(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
         in_backward = torch._C._current_graph_task_id() != -1
-        if not (self._draw.active and self._shows and (self._in_forward or in_backward)):
+        if _ASIDE.on or not (self._draw.active and self._shows and (self._in_forward or in_backward)):
             return func(*args, **kwargs)
         if func in _PRODUCTS:
             return self._product(f"backward {SITE}" if in_backward else SITE, func(*args, **kwargs), *args, **kwargs)
@@ -158,21 +174,24 @@ class _Products(TorchDispatchMode):
         *added, left, right = args
         number = self._number.get(site, 0)
         self._number[site] = number + 1
-        right = right[self._lane]
-        if not right.numel() or not left.numel():
-            return golden
         if golden.dtype not in _FORMATS:
-            text = f"{self._unit}: a product of {golden.dtype}; it must be of float32 or float64"
-            raise InjectionError(text)
-        sums = left @ right if added else golden[self._lane]
-        hit = self._sums if self._unit.part == ACCUMULATOR else self._terms
-        wrong, is_wrong = hit(f"{site}[{number}]", sums, left, right)
-        if is_wrong is None:
+            raise InjectionError(f"{self.unit}: a product of {golden.dtype}; it must be of float32 or float64")
+        _ASIDE.on = True
+        try:
+            right = right[self._lane]
+            if not right.numel() or not left.numel():
+                return golden
+            sums = left @ right if added else golden[self._lane]
+            hit = self._sums if self.unit.part == ACCUMULATOR else self._terms
+            wrong, is_wrong = hit(f"{site}[{number}]", sums, left, right)
+            if is_wrong is None:
+                return golden
+            if added:
+                wrong = beta * added[0].expand(golden.shape)[self._lane] + alpha * wrong
+            golden[self._lane] = torch.where(is_wrong, wrong, golden[self._lane])
             return golden
-        if added:
-            wrong = beta * added[0].expand(golden.shape)[self._lane] + alpha * wrong
-        golden[self._lane] = torch.where(is_wrong, wrong, golden[self._lane])
-        return golden
+        finally:
+            _ASIDE.on = False
 
     def _sums(self, site: str, sums: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The sums of an accumulator, and which are wrong; None if none is."""

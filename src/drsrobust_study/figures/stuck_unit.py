@@ -88,8 +88,8 @@ def stuck_unit_seen(data: "pd.DataFrame", ax: "Axes | None" = None, *, what: str
         ax.annotate(text, (at, y), (4, 0), textcoords="offset points", va="center", size=SMALLEST)
     ax.set_yticks(place, data["protection"])
     titles = {"share": "harmful defects that it reports", "given_back": "lost AUC that it gives back"}
-    low = min(0.0, 1.05 * float(values.min())) if what == "given_back" else 0.0
-    ax.set(title=titles[what], xlabel="share", xlim=(low, 1.75), xticks=[0, 0.5, 1])
+    ends = (0.0, 1.75) if what == "share" else (min(0.0, 1.05 * float(values.min())), 2.4)  # room for the text
+    ax.set(title=titles[what], xlabel="share", xlim=ends, xticks=[0, 0.5, 1])
     ax.axvline(0, **GUIDE)
     ax.grid(False, axis="y")
     if at_edge(ax, "last_col"):

@@ -116,6 +116,21 @@ def test_a_share_of_batches_is_drawn_by_the_seed():
     assert error_map.log.bits == 0 and error_map.log.calls == {"product": 1}
 
 
+def test_two_lanes():
+    """Each as if it were alone, in the first layer."""
+    model, error = Products(), error_of(FLIP, 31)
+    one, two = dr.StuckUnit("accumulator", 0, 3), dr.StuckUnit("multiplier", 1, 3)
+
+    def run(*units):
+        with torch.no_grad(), dr.inject(model, [(error, unit) for unit in units], seed=1):
+            return model(X)[0]
+
+    both, first, second, neither = run(one, two), run(one), run(two), run(dr.StuckUnit("accumulator", 0, 3, 1e-12))
+    for lane, expected in enumerate((first, second, neither)):
+        assert torch.equal(both[:, lane::3], expected[:, lane::3])
+    refuses(lambda: run(one, dr.StuckUnit("multiplier", 3, 6)), ValueError, "lane 3 of 6", "lane 0 of 3")
+
+
 def test_nothing_stays():
     model, unit = Products(), dr.StuckUnit("accumulator", 0, 2)
     golden = model(X)[0]
