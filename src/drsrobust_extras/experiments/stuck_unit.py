@@ -1,8 +1,8 @@
 """A defective compute unit (`StuckUnit`): one lane whose multiplier or accumulator gives wrong words in all matrix products.
 
-Published models of permanent faults are of units of systolic arrays, at the level of registers and gates (DLAFI, ISSRE 2025;
-ENFOR-SA, arXiv:2602.00909; SAFFIRA) or of gates (arXiv:2605.04213, whose wrong words lie at periodic addresses). This one is of
-words: what a lane hands on is wrong, whatever wire of it is broken."""
+Published models of permanent faults are of systolic arrays (DLAFI, ISSRE 2025; ENFOR-SA, arXiv:2602.00909; SAFFIRA) or of gates
+(arXiv:2605.04213, whose wrong words lie at periodic addresses); their rules were not read. This one is of words: what a lane
+hands on is wrong, whatever wire of it is broken."""
 
 import threading
 from collections.abc import Iterator
