@@ -71,7 +71,7 @@ class TrainingError:
             yield
         finally:
             self._injection.undo()
-            if self._seeds is not None:  # the next pass draws anew
+            if self._seeds is not None:  # the next pass has draws of its own
                 self._injection = self._make(seed=int(self._seeds.integers(2**63)))
 
 
