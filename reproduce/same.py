@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Measured times differ from run to run: tables that hold or quote them, and columns.
 TIMED_TABLES = (
     *("07_abft_overhead", "07_abft_effects", "08_mitigation_recovery_front", "09_injection_speed"),
-    *("17_training_errors_overhead", "18_probe_rows_latency", "21_checkpoints_time"),
+    *("17_training_errors_overhead", "18_probe_rows_latency", "20_stuck_unit_time", "21_checkpoints_time"),
 )
 TIMED_COLUMNS = ["seconds", "cpu_seconds", "overhead_percent"]
 SIDES = ("base", "the work tree")

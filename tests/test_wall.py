@@ -19,7 +19,7 @@ PUBLIC = """
 ABFTEmbeddingBag ABFTLinear ActivationClipping Activations Allowed BitFlip BitProtection BlockCode Burst Campaign Chipkill ECC
 ErrorMap Evaluator FixedCount Gradients Inputs MemoryFault MultiBit NaNGuard OnDieECC OptimizerState ParityZero
 ProbeRows RandomValue RandomWord Rank Replication RowError Rows Scrubbing SelectiveChipkill SingleBit StuckAt
-TrainingCampaign WeightRange ZeroSpaceECC campaign checksums components data decades evaluation exchange fleet
+StuckUnit TrainingCampaign WeightRange ZeroSpaceECC campaign checksums components data decades evaluation exchange fleet
 inject injection introspection load_dataset load_model load_models memory metrics mitigation models plan planning plots pvf
 rates read_campaign recovery report resolve restore statistics summarise trace training training_errors verify
 worst_case

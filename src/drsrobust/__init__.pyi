@@ -37,6 +37,7 @@ from drsrobust_extras.experiments import training_errors as training_errors
 from drsrobust_extras.experiments.allowed_flips import Allowed as Allowed
 from drsrobust_extras.experiments.chosen_flips import worst_case as worst_case
 from drsrobust_extras.experiments.probe_rows import ProbeRows as ProbeRows
+from drsrobust_extras.experiments.stuck_unit import StuckUnit as StuckUnit
 from drsrobust_extras.experiments.training_errors.campaign import TrainingCampaign as TrainingCampaign
 from drsrobust_extras.experiments.transient import Activations as Activations
 from drsrobust_extras.experiments.transient import Gradients as Gradients

@@ -25,6 +25,7 @@ from . import protection_plan as protection_plan
 from . import recovery_curves as recovery_curves
 from . import rounding as rounding
 from . import statements as statements
+from . import stuck_unit as stuck_unit
 from . import trained as trained
 from . import training_errors as training_errors
 from .captions import details as details

@@ -24,6 +24,7 @@ _BETWEEN = (Path("<string>"), Path(contextlib.__file__))  # a dataclass's __init
 _SEED, _BIT, _SHARE, _ANY = (0, 2**64 - 1), (0, 31), (0.0, 1.0), (0, inf)
 BOUNDS = {"seed": _SEED, "train_seeds": _SEED, "bit": _BIT, "bits": _BIT, "protected": _BIT, "sizes": (28_017, inf)}
 BOUNDS |= dict.fromkeys(("ber", "bers", "search_ber", "front_ber", "flip_rates", "rates"), _SHARE)
+BOUNDS |= dict.fromkeys(("lane_bits", "seen_bits", "trained_bits"), _BIT) | {"lane": _ANY, "shares": _SHARE}
 BOUNDS |= dict.fromkeys(("densities", "hot", "quantile", "published"), _SHARE)
 BOUNDS |= dict.fromkeys(("accelerators", "budget_bits", "budget_time", "budgets"), _ANY)
 

@@ -93,6 +93,7 @@ FIGURES = {
     "16_worst_case": ("",),
     "17_training_errors": ("",),
     "18_probe_rows": ("",),
+    "20_stuck_unit": ("", "_lanes", "_seen"),
     "21_checkpoints": ("",),
 }
 TIMED = {"07_abft_overhead", "08_mitigation_recovery_front", "08_mitigation_recovery_places", "09_injection_speed"}

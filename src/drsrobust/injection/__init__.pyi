@@ -40,6 +40,7 @@ from drsrobust.injection.targets import resolve as resolve
 from drsrobust.injection.transient import InjectionError as InjectionError
 from drsrobust.injection.transient import Transient as Transient
 from drsrobust.injection.words import INTEGER_OF_BYTES as INTEGER_OF_BYTES
+from drsrobust_extras.experiments.stuck_unit import StuckUnit as StuckUnit
 from drsrobust_extras.experiments.transient import Activations as Activations
 from drsrobust_extras.experiments.transient import Gradients as Gradients
 from drsrobust_extras.experiments.transient import Inputs as Inputs

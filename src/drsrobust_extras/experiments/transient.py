@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import count
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -39,7 +39,13 @@ _OUT_OF_RANGE = ("raise", "first", "wrap", "as_is")
 
 
 class Hooked(Transient):
-    """A target that hooks hit."""
+    """A target that hooks hit.
+
+    Attributes:
+        lasts: whether its errors go on, so that a step of training that is computed again has them too.
+    """
+
+    lasts: ClassVar[bool] = False
 
     @abstractmethod
     def attach(self, model: nn.Module, draw: "Draw") -> Iterator[Site]:
@@ -105,13 +111,11 @@ class Draw:
     def _hit(self, site: str, tensor: torch.Tensor, samples: Sequence[np.ndarray] | None) -> torch.Tensor:
         if not self.active:
             return tensor
-        call = self._calls.get(site, 0)
-        self._calls[site] = call + 1
-        self.log.calls[site] = self.log.calls.get(site, 0) + 1
+        call = self.called(site)
         flat = tensor.detach().reshape(-1)
         hits = []
         for part in [None] if samples is None else samples:
-            number, seed = None, self._next_seed(site)
+            number, seed = None, self.next_seed(site)
             if part is not None:
                 number = self._samples.get(site, 0)
                 self._samples[site] = number + 1
@@ -135,7 +139,15 @@ class Draw:
         words.write(index, words.read(index) ^ words.masks(np.concatenate([mask for _, mask in hits])))
         return changed
 
-    def _next_seed(self, site: str) -> int:
+    def called(self, site: str) -> int:
+        """Counts a call of a site; its number, from 0."""
+        call = self._calls.get(site, 0)
+        self._calls[site] = call + 1
+        self.log.calls[site] = self.log.calls.get(site, 0) + 1
+        return call
+
+    def next_seed(self, site: str) -> int:
+        """The next raw word of a site's stream."""
         if site not in self._seeds:
             key = int.from_bytes(hashlib.sha256(site.encode()).digest()[:4], "big")
             self._seeds[site] = np.random.PCG64(np.random.SeedSequence(self.seed, spawn_key=(key, HOOK)))

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,10 +36,12 @@ def alone(seed: int = 0) -> Iterator[None]:
 
 class TrainingError:
     """One error of training, drawn for a condition: in memory before a step, or while the model runs in this step. It strikes
-    once."""
+    once, but for a target that lasts, whose errors are there from then on, in steps that are computed again too. Their log is
+    of the first step."""
 
     def __init__(self, run: Run, condition: Condition, seed: int) -> None:
         self.struck = False
+        self.lasts = getattr(condition.space, "lasts", False)  # the core's targets have no such attribute
         self._run, self._condition, self._injection = run, condition, None
         if isinstance(condition.space, AddressSpace):
             self.error_map: ErrorMap = condition.error_model.sample(condition.space, seed=seed)
@@ -46,7 +49,9 @@ class TrainingError:
         parts, sizes = zip(*condition.space.tensors(run.model), strict=True)
         drawn = random_of(seed, 0).integers(sum(sizes))
         target = parts[int(np.searchsorted(np.cumsum(sizes), drawn, side="right"))]
-        self._injection = Injection(run.model, [(condition.error_model, target)], seed=seed)
+        self._seeds = random_of(seed, 2) if self.lasts else None
+        self._make = partial(Injection, run.model, [(condition.error_model, target)])
+        self._injection = self._make(seed=seed)
         self.error_map = self._injection.error_map
 
     def strike(self) -> None:
@@ -66,6 +71,8 @@ class TrainingError:
             yield
         finally:
             self._injection.undo()
+            if self._seeds is not None:  # the next pass has draws of its own
+                self._injection = self._make(seed=int(self._seeds.integers(2**63)))
 
 
 def condition_of(run: Run, error_model: ErrorModel, target: Any) -> Condition:
@@ -138,6 +145,7 @@ class Continuation:
     def restart(self, run: Run) -> None:
         """Puts a run back to the snapshot."""
         run.load(self._start)
+        run.defect = None
 
     def clean(self, run: Run) -> Outcome:
         """The continuation without errors."""
@@ -163,7 +171,8 @@ class Continuation:
         """The continuation with an error in step `at`, from 0. With an action only its detectors watch; without one those named
         in `triggers` watch to the end.
 
-        A state that an action leaves and that is that of the clean run, bit for bit, ends it: the rest is the clean run.
+        A state that an action leaves and that is that of the clean run, bit for bit, ends it: the rest is the clean run, unless
+        the error lasts. AUC is measured without it: what training made of the weights.
         """
         outcome, kept, last = Outcome(), [], self.evaluate_at[-1]
         self.restart(run)
@@ -175,11 +184,13 @@ class Continuation:
                 return outcome
             if action:
                 action.before(run, kept)
-            watching = self._watching(number - at, action, triggers)
             strikes = number == at and not error.struck
             if strikes:
                 error.strike()
-            step = run.compute(watching, error.during() if strikes else None)
+                run.defect = error.during if error.lasts else None
+            since = max(number - at, 0) if run.defect else number - at  # an action may go back to a step before it
+            watching = self._watching(since, action, triggers)
+            step = run.compute(watching, error.during() if strikes and not error.lasts else None)
             readings = {} if step.error else run.read(step, watching)
             alarms = {one.name for one in watching if readings and one.alarm(readings[one.name], run.past[one.name])}
             for name in alarms:
@@ -193,7 +204,7 @@ class Continuation:
                 return outcome
             if step is not None:
                 run.update(readings)
-            if responds and run.digest() == clean.digests[run.number - self.warm_up]:
+            if responds and not error.lasts and run.digest() == clean.digests[run.number - self.warm_up]:
                 outcome.auc = clean.auc | outcome.auc
                 return outcome
 

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -132,6 +132,9 @@ class Run:
         batches: of the steps; the first one comes first.
         detectors: whose readings are kept.
 
+    Attributes:
+        defect: errors of the machine in all steps, also in those that are computed again; None: a sound machine.
+
     Raises:
         ValueError: an optimizer of tables that hides their gradients, or another precision than float32.
     """
@@ -155,6 +158,7 @@ class Run:
             rate = settings.table_learning_rate or settings.learning_rate
             self.optimizers.append(RowWiseAdagrad(tables, lr=rate, eps=1e-8))
         self.past: dict[str, list[Any]] = defaultdict(list)  # readings of each detector
+        self.defect: Callable[[], AbstractContextManager[Any]] | None = None
         self._before: tuple[torch.Tensor, list[torch.Tensor]] | None = None
 
     def compute(self, observers: Sequence[Detector] = (), errors: AbstractContextManager[Any] | None = None) -> Step:
@@ -165,7 +169,7 @@ class Run:
             optimizer.zero_grad(set_to_none=True)
         with ExitStack() as stack:
             step.observed = {one.name: stack.enter_context(one.attach(self.model)) for one in observers}
-            with errors or nullcontext():
+            with errors or nullcontext(), nullcontext() if self.defect is None else self.defect():
                 try:
                     step.loss = self._trainer.backward(self.batches.of_step(self.number))
                 except InjectionError:
@@ -175,7 +179,7 @@ class Run:
         return step
 
     def again(self) -> Step:
-        """The last step computed again, from the same state and without errors."""
+        """The last step computed again, from the same state and without errors that strike once."""
         random, buffers = self._before
         torch.set_rng_state(random)
         self.set_buffers(buffers)
