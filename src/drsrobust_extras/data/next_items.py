@@ -1,0 +1,125 @@
+"""Models of the next item after a user's history: one table of items, which is also the output, and blocks between them."""
+
+from copy import deepcopy
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from drsrobust.data import Dataset, Schema
+from drsrobust.models import check_sizes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torchrec import KeyedJaggedTensor
+
+    from drsrobust.training import Epoch, Settings
+
+HISTORY = "history"  # the feature that holds a row's items in the order of time
+PADDING = 0  # the id of no item
+OFFERED_NEVER = float("-inf")  # the score of an item that a row does not offer
+
+
+class NextItems(nn.Module):
+    """Scores of all items as the next one, of a history of items.
+
+    A subclass has `blocks`, which take and give states [B, T, dim] with the mask [B, T, T] of who attends to whom.
+
+    Args:
+        schema: with the feature `history`, whose id 0 is no item.
+        dim: of items and states.
+        length: of a history that the blocks see: its last items.
+        dropout: probability of dropping a coordinate while training.
+        std: standard deviation of the items' first vectors.
+
+    Raises:
+        ValueError: a size out of its range, or a schema without that feature.
+    """
+
+    COMPONENTS = {
+        "embedding": ("items.*",),
+        "positions": ("positions.*",),
+        "attention": ("blocks.*.attention.*",),
+        "feed_forward": ("blocks.*.feed_forward.*",),
+        "last_norm": ("last_norm.*",),
+        "output": ("output.*",),
+    }
+
+    def __init__(self, schema: Schema, *, dim: int, length: int, dropout: float, std: float) -> None:
+        check_sizes(dim=dim, length=length, dropout=dropout, std=std)
+        super().__init__()
+        feature = next((feature for feature in schema.features if feature.name == HISTORY), None)
+        if feature is None or len(schema.features) > 1 or schema.dense:
+            columns = [*schema.dense, *(feature.name for feature in schema.features)]
+            raise ValueError(f"the data must have the feature {HISTORY!r} and nothing else, as amazon-games has, got {columns}")
+        self.length = length
+        self.items = nn.Embedding(feature.cardinality, dim, padding_idx=PADDING)
+        nn.init.normal_(self.items.weight, std=std)
+        with torch.no_grad():
+            self.items.weight[PADDING] = 0.0
+        self.output: nn.Linear | None = None  # None: the items' vectors
+        self.dropout = nn.Dropout(dropout)
+        self.last_norm = nn.LayerNorm(dim)
+
+    def embedded(self, items: torch.Tensor) -> torch.Tensor:
+        """The first states [B, T, dim] of items [B, T], of which the last column is the latest."""
+        return self.dropout(self.items(items))
+
+    def states(self, items: torch.Tensor) -> torch.Tensor:
+        """What is known after each of the items [B, T] (0: none, before the first): [B, T, dim]."""
+        present = items != PADDING
+        order = torch.ones(items.shape[1], items.shape[1], dtype=torch.bool, device=items.device).tril()
+        mask = order & present[:, None, :]
+        states = self.embedded(items) * present[:, :, None]
+        for block in self.blocks:
+            states = block(states, mask)
+        return self.last_norm(states)
+
+    def scores(self, states: torch.Tensor) -> torch.Tensor:
+        """Scores [..., items] of all items by states [..., dim]: products with the items' vectors."""
+        return nn.functional.linear(states, self.items.weight if self.output is None else self.output.weight)
+
+    def forward(self, dense_features: torch.Tensor, sparse_features: "KeyedJaggedTensor") -> torch.Tensor:
+        """Scores [B, items] of the item after each history; -inf for the items in it, and for no item."""
+        history = sparse_features[HISTORY]
+        values, lengths = history.values().long(), history.lengths().long()
+        scores = self.scores(self.states(last_items(values, lengths, self.length))[:, -1])
+        scores[:, PADDING] = OFFERED_NEVER
+        rows = torch.repeat_interleave(torch.arange(len(lengths), device=values.device), lengths)
+        scores[rows, values] = OFFERED_NEVER
+        return scores
+
+    def fit(
+        self, data: Dataset, settings: "Settings", *, progress: bool, snapshot: "Path"
+    ) -> tuple[list["Epoch"], dict[str, float]]:
+        """Trains on the next items of the training rows' histories; as `load_model` asks for it."""
+        from drsrobust_extras.data.next_item_training import fit
+
+        return fit(self, data, settings, progress=progress)
+
+
+def last_items(values: torch.Tensor, lengths: torch.Tensor, length: int) -> torch.Tensor:
+    """The last items of each history, int64 [B, length], the latest in the last column; 0 before the first.
+
+    Example:
+        >>> last_items(torch.tensor([5, 6, 7, 8]), torch.tensor([3, 1]), 2)
+        tensor([[6, 7],
+                [0, 8]])
+    """
+    columns = torch.arange(-length, 0, device=values.device)
+    places = lengths.cumsum(0)[:, None] + columns
+    there = columns >= -lengths[:, None]
+    found = values[torch.where(there, places, 0)] if len(values) else places
+    return torch.where(there, found, PADDING)
+
+
+def untied(model: NextItems) -> NextItems:
+    """A copy whose output has a table of its own with the items' vectors, as where an index of items serves the output: the
+    component `output`."""
+    copy = deepcopy(model)
+    rows, dim = model.items.weight.shape
+    copy.output = nn.Linear(dim, rows, bias=False)
+    with torch.no_grad():
+        copy.output.weight.copy_(model.items.weight)
+    return copy.eval()
