@@ -16,17 +16,21 @@ def next_items(name: str, user: np.ndarray, item: np.ndarray, seed: int, facts: 
 
     Args:
         name: of the data set, with its schema.
-        user, item: whole numbers [n]; each user's items in the order of time. Users may be in any order.
+        user, item: whole numbers [n]; each user's items in the order of time. Users may be in any order. Of an item that a
+            user has several times the first one counts, since models offer an item once.
         seed: of the order of rows, which is random, so that `head` gives a random sample.
         facts: of generated data.
 
     Raises:
         ValueError: no user has three items.
     """
-    order = np.argsort(user, kind="stable")
-    users, counts = np.unique(user, return_counts=True)
-    names, ids = np.unique(item[order], return_inverse=True)
-    ids = (ids + 1).astype(np.int32)
+    names, item = np.unique(item, return_inverse=True)
+    _, user_number = np.unique(user, return_inverse=True)
+    _, first = np.unique(user_number * len(names) + item, return_index=True)
+    order = np.sort(first)  # each user's first interactions with an item
+    order = order[np.argsort(user_number[order], kind="stable")]
+    users, counts = np.unique(user[order], return_counts=True)
+    ids = (item[order] + 1).astype(np.int32)
     if counts.max(initial=0) < 3:
         raise ValueError(f"{name}: no user has three items, and leave-last-out needs one for each of training, validation, test")
     ends = np.cumsum(counts)
