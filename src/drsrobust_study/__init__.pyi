@@ -22,6 +22,7 @@ from . import protection as protection
 from . import protection_plan as protection_plan
 from . import recovery_curves as recovery_curves
 from . import rounding as rounding
+from . import sequence_models as sequence_models
 from . import statements as statements
 from . import trained as trained
 from . import training_errors as training_errors

@@ -9,7 +9,7 @@ from drsrobust.extend import digest
 from drsrobust_extras.data.next_items import HISTORY
 
 
-def next_items(name: str, user: np.ndarray, item: np.ndarray, seed: int, facts: dict | None = None) -> Dataset:
+def next_items(name: str, user: np.ndarray, item: np.ndarray, seed: int) -> Dataset:
     """The data set of users' sequences. A user's last item is the test row's, the one before the validation row's; of the items
     before these the last is the training row's, and a training learns from all positions of its history. A row's history has
     all earlier items. Users with under three items are in training alone.
@@ -19,7 +19,6 @@ def next_items(name: str, user: np.ndarray, item: np.ndarray, seed: int, facts: 
         user, item: whole numbers [n]; each user's items in the order of time. Users may be in any order. Of an item that a
             user has several times the first one counts, since models offer an item once.
         seed: of the order of rows, which is random, so that `head` gives a random sample.
-        facts: of generated data.
 
     Raises:
         ValueError: no user has three items.
@@ -59,4 +58,4 @@ def next_items(name: str, user: np.ndarray, item: np.ndarray, seed: int, facts: 
             source,
             len(who),
         )
-    return Dataset(name, schema, **parts, fingerprint=fingerprint, facts=facts or {})
+    return Dataset(name, schema, **parts, fingerprint=fingerprint)
