@@ -211,7 +211,9 @@ def effects(quality_table: "pd.DataFrame", found: "Mapping[tuple[str, int], pd.D
     rows = []
     for model, group in quality_table.groupby("model", sort=False):
         for name, what in (("hit_rate@10", "all items"), ("sampled_hit_rate@10", "100 sampled items")):
-            rows.append(over_trainings(f"clean {name} {model}", f"HR@10 of {model} among {what}, no errors", group[name]))
+            rows.append(
+                over_trainings(f"clean {name} {model}", f"HR@10 of {model} among {what}, no errors", group[name])
+            )
     curves = pd.concat(found.values())
     curves = curves.rename(columns=dict(zip((f"kept{end}" for end in ENDS), ("value", "low", "high"), strict=True)))
     for (model, part, mitigation, ber), group in curves.groupby(["model", *KEYS[2:]], sort=False):

@@ -10,7 +10,15 @@ from drsrobust.extend import check_seed, check_text, check_whole, expanded
 from drsrobust_extras.data import movielens, sequence_files, synthetic
 from drsrobust_extras.data.click_logs import MIN_COUNT, TABLES, ClickTable, encode_clicks, parse
 from drsrobust_extras.data.raw_cache import Columns, Contents, cached, cached_columns, source_digest
-from drsrobust_extras.data.registry import AVAZU, RATINGS, SEQUENCES, SOURCES, check_days, find_files, split_dataset_name
+from drsrobust_extras.data.registry import (
+    AVAZU,
+    RATINGS,
+    SEQUENCES,
+    SOURCES,
+    check_days,
+    find_files,
+    split_dataset_name,
+)
 from drsrobust_extras.data.text_lines import BadLines
 
 # Why an option does not apply to a data set.

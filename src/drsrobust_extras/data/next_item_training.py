@@ -155,10 +155,16 @@ def fit(
     plain = Settings()
     for name in ("table_optimizer", "precision"):
         if getattr(settings, name) != getattr(plain, name):
-            raise ValueError(f"{name} must be {getattr(plain, name)!r} for models of the next item, got {getattr(settings, name)!r}")
+            raise ValueError(
+                f"{name} must be {getattr(plain, name)!r} for models of the next item, got {getattr(settings, name)!r}"
+            )
     valid, curve, best = data.valid.head(VALIDATED), [], {}
     base = popularity_loss(data.train, valid, data.schema.features[0].cardinality)
-    with threads(1), torch.random.fork_rng(devices=[]), progress_bar(settings.epochs, "training", progress=progress) as bar:
+    with (
+        threads(1),
+        torch.random.fork_rng(devices=[]),
+        progress_bar(settings.epochs, "training", progress=progress) as bar,
+    ):
         torch.manual_seed(settings.seed)
         order = np.random.default_rng(settings.seed)
         optimizer = torch.optim.Adam(

@@ -52,7 +52,9 @@ class NextItems(nn.Module):
         feature = next((feature for feature in schema.features if feature.name == HISTORY), None)
         if feature is None or len(schema.features) > 1 or schema.dense:
             columns = [*schema.dense, *(feature.name for feature in schema.features)]
-            raise ValueError(f"the data must have the feature {HISTORY!r} and nothing else, as amazon-games has, got {columns}")
+            raise ValueError(
+                f"the data must have the feature {HISTORY!r} and nothing else, as amazon-games has, got {columns}"
+            )
         self.length = length
         self.items = nn.Embedding(feature.cardinality, dim, padding_idx=PADDING)
         nn.init.normal_(self.items.weight, std=std)

@@ -33,7 +33,9 @@ class SampledNegatives:
         check_choice("measure", measure, MEASURES)
         self.measure, self.k = measure, check_whole("k", k, 1)
         if HISTORY not in rows.sparse:
-            raise ValueError(f"rows must have the feature {HISTORY!r}, as those of amazon-games, got {sorted(rows.sparse)}")
+            raise ValueError(
+                f"rows must have the feature {HISTORY!r}, as those of amazon-games, got {sorted(rows.sparse)}"
+            )
         self.drawn = _draw(rows, check_whole("n", n, 1), np.random.default_rng(seed))
 
     def __call__(self, labels: Any, scores: np.ndarray, golden_scores: Any = None, users: Any = None) -> float:

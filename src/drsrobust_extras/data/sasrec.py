@@ -21,7 +21,9 @@ class SelfAttention(nn.Module):
         """States [B, T, dim] of states [B, T, dim] and the mask [B, T, T]."""
         states = self.norm(states)
         weights = torch.bmm(self.query(states), self.key(states).transpose(1, 2)) * states.shape[2] ** -0.5
-        weights = torch.softmax(weights.masked_fill(~mask, -1e9), dim=2) * mask  # a row without any item has only masked places
+        weights = (
+            torch.softmax(weights.masked_fill(~mask, -1e9), dim=2) * mask
+        )  # a row without any item has only masked places
         return self.dropout(torch.bmm(self.dropout(weights), self.value(states)))
 
 
@@ -63,7 +65,14 @@ class SASRec(NextItems):
     """
 
     def __init__(
-        self, schema: Schema, *, dim: int = 50, length: int = 50, blocks: int = 2, dropout: float = 0.5, std: float = 0.02
+        self,
+        schema: Schema,
+        *,
+        dim: int = 50,
+        length: int = 50,
+        blocks: int = 2,
+        dropout: float = 0.5,
+        std: float = 0.02,
     ) -> None:
         check_sizes(blocks=blocks)
         super().__init__(schema, dim=dim, length=length, dropout=dropout, std=std)

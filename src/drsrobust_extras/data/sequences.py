@@ -31,7 +31,9 @@ def next_items(name: str, user: np.ndarray, item: np.ndarray, seed: int) -> Data
     users, counts = np.unique(user[order], return_counts=True)
     ids = (item[order] + 1).astype(np.int32)
     if counts.max(initial=0) < 3:
-        raise ValueError(f"{name}: no user has three items, and leave-last-out needs one for each of training, validation, test")
+        raise ValueError(
+            f"{name}: no user has three items, and leave-last-out needs one for each of training, validation, test"
+        )
     ends = np.cumsum(counts)
     starts = ends - counts
     schema = Schema((), (Feature(HISTORY, len(names) + 1, multi_hot=True),))

@@ -17,7 +17,12 @@ from drsrobust_extras.data.id_encoding import encode_column, split_order
 from drsrobust_extras.data.raw_cache import Columns, cached_columns
 
 VERSION = 1  # of the generators: raise it when one draws differently
-ROWS = {"synthetic-movielens": 200_000, "synthetic-criteo": 100_000, "synthetic-dummy": 10_000, "synthetic-kuairand": 60_000}
+ROWS = {
+    "synthetic-movielens": 200_000,
+    "synthetic-criteo": 100_000,
+    "synthetic-dummy": 10_000,
+    "synthetic-kuairand": 60_000,
+}
 
 USERS, MOVIES, GENRES, FACTORS = 1_000, 600, 18, 2
 INTERACTING = (4, 5, 8, 13, 16, 19, 21, 22)  # numbers of C5, C6, C9, ...: paired in the teacher of the Criteo shape

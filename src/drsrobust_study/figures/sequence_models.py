@@ -8,8 +8,9 @@ from drsrobust.statistics import NONE
 from drsrobust_extras.pages.plots.curves import interval
 from drsrobust_extras.pages.plots.losses import draw_losses, loss_axis, loss_floor
 from drsrobust_extras.pages.plots.names import display_name
-from drsrobust_extras.pages.plots.style import GUIDE, apart, at_edge, legend_outside, series_style, styled
+from drsrobust_extras.pages.plots.style import GUIDE, SMALLEST, apart, at_edge, legend_outside, series_style, styled
 from drsrobust_study import sequence_models as models
+from drsrobust_study.findings import number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 # Parts of a click model look like those of the others that do the same.
 _STYLES = {models.ALL: 6, models.ITEMS: 1, models.ATTENTION: 8, models.FEED_FORWARD: 0, models.LOOKED_UP: 4, models.OUTPUT: 2}
 _STYLES |= {"table": 1, "mlp": 0}
-_NAMES = {models.ALL: "all parameters", models.ITEMS: "item table; tables", models.FEED_FORWARD: "feed-forward; MLPs"}
-_SAME = {"table": models.ITEMS, "mlp": models.FEED_FORWARD}
+_NAMES = {models.ALL: "all parameters", "table": "tables", "mlp": "MLPs"}
+_ALIKE = {models.ITEMS: "item table; tables", "table": "item table; tables"}  # in one legend
+_ALIKE |= dict.fromkeys((models.FEED_FORWARD, "mlp"), "feed-forward; MLPs")
 _TITLES = {"per_flip": "one flipped bit\nof the part", "at_rate": "one wrong bit in 1e9\nthat are stored"}
 _LEAST = {"per_flip": 1e-10, "at_rate": 1e-12}  # resolution of each loss
 
@@ -29,7 +31,6 @@ def _style(part: str) -> dict:
 
 
 def _name(part: str) -> str:
-    part = _SAME.get(part, part)
     return _NAMES.get(part, part)
 
 
@@ -51,21 +52,22 @@ def quality_kept(data: "pd.DataFrame", ax: "Axes | None" = None, *, model: str, 
         ax.errorbar(curve["ber"] * apart(index, len(parts)), curve["kept"], **_style(part) | bars)
     for level in (0, 1):
         ax.axhline(level, linestyle=":", **GUIDE)
-    ax.set(xlabel="bit error rate", ylabel="share of quality kept,\n" + ("range check" if checked else "no protection"))
+    ax.set(ylim=(-0.1, 1.25), xlabel="bit error rate", ylabel="share of quality kept,\n" + ("range check" if checked else "no protection"))
     if at_edge(ax, "first_row"):
         ax.set_title(display_name(model))
     if len(rows):
         ax.set_xscale("log")
     ax.label_outer()
     if len(data) and at_edge(ax, "last_row", "last_col"):
-        shown = {_name(part): _style(part) for part in data["part"]}
+        shown = {_ALIKE.get(part, _name(part)): _style(part) for part in data["part"]}
         legend_outside(ax, [Line2D([], [], label=name, markersize=4, **style) for name, style in shown.items()])
     return ax
 
 
 @styled
 def flip_cost(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str = "per_flip") -> "Axes":
-    """The share of quality that errors cost, by model and part, one below the other.
+    """The share of quality that errors cost, by model and part, one below the other. Where no loss was seen the words say what
+    it is at most.
 
     Args:
         data: `drsrobust_study.sequence_models.flip_losses`.
@@ -75,8 +77,12 @@ def flip_cost(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str =
     floor, place = loss_floor(data, quantity, _LEAST[quantity]), list(range(len(data)))[::-1]
     for y, (_, row) in zip(place, data.iterrows(), strict=True):
         style = _style(row["part"]) | {"linestyle": "none"}
-        draw_losses(ax, row.to_frame().T, [y], quantity, floor=floor, most=1.0, vertical=False, **style)
-    ax.set_yticks(place, [f"{display_name(row.model)}: {row.part}  ({row.megabytes:.2g} MB)" for row in data.itertuples()])
+        if row[quantity] >= floor:
+            draw_losses(ax, row.to_frame().T, [y], quantity, floor=floor, most=1.0, vertical=False, **style)
+        else:
+            words = f"at most {number(row[f'{quantity}_high'])}"
+            ax.annotate(words, (floor, y), va="center", size=SMALLEST, color=style["color"])
+    ax.set_yticks(place, [f"{display_name(row.model)}: {_name(row.part)}  ({row.megabytes:.2g} MB)" for row in data.itertuples()])
     ax.grid(False, axis="y")
     ax.set_title(_TITLES[quantity])
     if len(data):
