@@ -1,14 +1,14 @@
 """Models of the next item under bit errors: quality by rate and part, with and without a range check, beside a click model
 (notebook 19)."""
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from drsrobust.campaign import Campaign
-from drsrobust.data import Dataset
-from drsrobust.evaluation import Evaluator
+from drsrobust.evaluation import Evaluator, ReachWarning
 from drsrobust.injection import BitFlip
 from drsrobust.statistics import ENDS, NONE, Headline, summarise
 from drsrobust.training import Settings, load_models
@@ -68,7 +68,8 @@ def clean(trained: Iterable[Trained], rows: int, *, negatives: int = 100, seed: 
 
     Returns:
         one row per model: `model`, `dataset`, `train_seed`, `rows`, `hit_rate@10` and `ndcg@10` among all items but those of
-        the history, `sampled_hit_rate@10` and `sampled_ndcg@10` among sampled ones, `epochs`, and `cpu_seconds` of the training.
+        the history, `sampled_hit_rate@10` and `sampled_ndcg@10` among sampled ones, `epochs`, and `cpu_seconds` of the
+        training.
     """
     import pandas as pd
 
@@ -126,7 +127,10 @@ def trials(
         options: dict[str, Any] = {"errors": [BitFlip(ber) for ber in bers], "targets": [target], "trials": trials}
         options |= {"mitigations": [None, WeightRange.fit(evaluator.model)], "seed": campaign_seed(seed, train_seed)}
         options |= {"metrics": METRICS} if evaluator.golden.auc is None else {}
-        tables.append(Campaign(evaluator, **options).run().assign(part=part, train_seed=train_seed))
+        with warnings.catch_warnings():  # a table that is the output too affects every row
+            warnings.simplefilter("ignore", ReachWarning)
+            found = Campaign(evaluator, **options).run(workers=1)
+        tables.append(found.assign(part=part, train_seed=train_seed))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -178,9 +182,9 @@ def flip_losses(found: "Mapping[tuple[str, int], pd.DataFrame]") -> "pd.DataFram
         found: model and training seed -> `points`.
 
     Returns:
-        one row per model and part, over its trainings: `bits`, `megabytes`, `trainings`, `n` (trials) and with `_low` and `_high`
-        (over trainings; of under three over maps) `per_flip`, the share of quality that one flip of a random bit of the part
-        costs, and `at_rate`, what the part costs where one in 10^9 stored bits is wrong.
+        one row per model and part, over its trainings: `bits`, `megabytes`, `trainings`, `n` (trials) and with `_low` and
+        `_high` (over trainings; of under three over maps) `per_flip`, the share of quality that one flip of a random bit of the
+        part costs, and `at_rate`, what the part costs where one in 10^9 stored bits is wrong.
     """
     import pandas as pd
 

@@ -1,5 +1,5 @@
-"""Generated sequences of the shape of KuaiRand-1K (arXiv:2208.08696): 1,000 users, long-tailed videos, histories of very different
-lengths; but one video for 100 views (there one for 3), so that a short training learns them.
+"""Generated sequences of the shape of KuaiRand-1K (arXiv:2208.08696): 1,000 users, long-tailed videos, histories of very
+different lengths; but one video for 100 views (there one for 3), so that a short training learns them.
 
 A planted teacher draws each view among the videos that the user has not seen: of the topic that follows the last video's topic,
 or of all videos. So the best reachable hit rate is known (`Dataset.facts`).

@@ -1,7 +1,7 @@
 """Training of models of the next item: a softmax over the true item and sampled ones, for all positions of the histories.
 
-The weights of the epoch with the highest validation AUC are kept, as in `drsrobust.training.fit`; AUC is that of each row's item
-against all others that the row offers, the mean over rows. An interrupted training begins again.
+The weights of the epoch with the highest validation AUC are kept, as in `drsrobust.training.fit`; AUC is that of each row's
+item against all others that the row offers, the mean over rows. An interrupted training begins again.
 """
 
 import math
@@ -114,9 +114,8 @@ def loss_of(model: "NextItems", items: torch.Tensor) -> torch.Tensor:
     """The mean cross-entropy of the next items in a batch [B, T + 1] against `NEGATIVES` items that are drawn for the batch,
     each with the same probability."""
     table = model.items.weight
-    states, targets = model.states(items[:, :-1]), items[:, 1:]
     is_known = items[:, :-1] != PADDING
-    states, targets = states[is_known], targets[is_known]
+    states, targets = model.states(model.items(items[:, :-1]), is_known)[is_known], items[:, 1:][is_known]
     drawn = torch.randint(1, len(table), (NEGATIVES,))
     true = (states * table[targets]).sum(1, keepdim=True)
     others = (states @ table[drawn].T).masked_fill(drawn == targets[:, None], -math.inf)

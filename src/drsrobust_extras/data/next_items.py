@@ -64,16 +64,20 @@ class NextItems(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.last_norm = nn.LayerNorm(dim)
 
-    def embedded(self, items: torch.Tensor) -> torch.Tensor:
-        """The first states [B, T, dim] of items [B, T], of which the last column is the latest."""
-        return self.dropout(self.items(items))
+    def placed(self, vectors: torch.Tensor) -> torch.Tensor:
+        """The first states [B, T, dim] of items' vectors [B, T, dim], of which the last column is the latest."""
+        return vectors
 
-    def states(self, items: torch.Tensor) -> torch.Tensor:
-        """What is known after each of the items [B, T] (0: none, before the first): [B, T, dim]."""
-        present = items != PADDING
-        order = torch.ones(items.shape[1], items.shape[1], dtype=torch.bool, device=items.device).tril()
+    def states(self, vectors: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
+        """What is known after each of T items: [B, T, dim].
+
+        Args:
+            vectors: of the items [B, T, dim], the latest in the last column.
+            present: where there is an item, bool [B, T]; false before the first.
+        """
+        order = torch.ones(present.shape[1], present.shape[1], dtype=torch.bool, device=present.device).tril()
         mask = order & present[:, None, :]
-        states = self.embedded(items) * present[:, :, None]
+        states = self.dropout(self.placed(vectors)) * present[:, :, None]
         for block in self.blocks:
             states = block(states, mask)
         return self.last_norm(states)
@@ -86,7 +90,9 @@ class NextItems(nn.Module):
         """Scores [B, items] of the item after each history; -inf for the items in it, and for no item."""
         history = sparse_features[HISTORY]
         values, lengths = history.values().long(), history.lengths().long()
-        scores = self.scores(self.states(last_items(values, lengths, self.length))[:, -1])
+        looked_up = self.items(values)  # exactly the data's ids, by which an evaluator knows who reads a wrong row
+        places, present = last_places(lengths, self.length)
+        scores = self.scores(self.states(looked_up[places], present)[:, -1])
         scores[:, PADDING] = OFFERED_NEVER
         rows = torch.repeat_interleave(torch.arange(len(lengths), device=values.device), lengths)
         scores[rows, values] = OFFERED_NEVER
@@ -101,19 +107,19 @@ class NextItems(nn.Module):
         return fit(self, data, settings, progress=progress)
 
 
-def last_items(values: torch.Tensor, lengths: torch.Tensor, length: int) -> torch.Tensor:
-    """The last items of each history, int64 [B, length], the latest in the last column; 0 before the first.
+def last_places(lengths: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where the last items of histories are among all items, one history after the other: int64 [B, length], the latest in the
+    last column; and where there is one, bool [B, length] (else the place is 0).
 
     Example:
-        >>> last_items(torch.tensor([5, 6, 7, 8]), torch.tensor([3, 1]), 2)
-        tensor([[6, 7],
-                [0, 8]])
+        >>> last_places(torch.tensor([3, 1]), 2)
+        (tensor([[1, 2],
+                [0, 3]]), tensor([[ True,  True],
+                [False,  True]]))
     """
-    columns = torch.arange(-length, 0, device=values.device)
-    places = lengths.cumsum(0)[:, None] + columns
-    there = columns >= -lengths[:, None]
-    found = values[torch.where(there, places, 0)] if len(values) else places
-    return torch.where(there, found, PADDING)
+    columns = torch.arange(-length, 0, device=lengths.device)
+    present = columns >= -lengths[:, None]
+    return torch.where(present, lengths.cumsum(0)[:, None] + columns, 0), present
 
 
 def untied(model: NextItems) -> NextItems:

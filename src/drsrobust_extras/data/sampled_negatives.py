@@ -12,11 +12,11 @@ MEASURES = ("hit_rate", "ndcg")
 
 
 class SampledNegatives:
-    """A metric of next items for `dr.Campaign(metrics={...: it})` and on arrays: HR@k or NDCG@k of each row's item among itself and
-    items that are drawn once, each with the same probability, of those that are not in the row's history.
+    """A metric of next items for `dr.Campaign(metrics={...: it})` and on arrays: HR@k or NDCG@k of each row's item among itself
+    and items that are drawn once, each with the same probability, of those that are not in the row's history.
 
-    Sampled negatives overstate quality, and can change the order of models (W. Krichene and S. Rendle, KDD 2020): it is here for
-    comparison with published values. An item that ties with the row's comes before it; one whose score is NaN is not shown.
+    Sampled negatives overstate quality, and can change the order of models (W. Krichene and S. Rendle, KDD 2020): it is here
+    for comparison with published values. An item that ties with the row's comes before it; one whose score is NaN is not shown.
 
     Args:
         rows: of next items, those that are scored.

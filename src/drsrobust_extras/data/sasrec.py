@@ -54,6 +54,24 @@ class Block(nn.Module):
         return states + self.feed_forward(states)
 
 
+class Positions(nn.Module):
+    """Adds a learned vector for each place before the next item (section III-A).
+
+    Args:
+        length: places.
+        dim: of the vectors.
+        std: standard deviation of their first values.
+    """
+
+    def __init__(self, length: int, dim: int, std: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(length, dim) * std)
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Vectors [B, T, dim] of vectors [B, T, dim], of which the last column has the last place."""
+        return vectors + self.weight[-vectors.shape[1] :]
+
+
 class SASRec(NextItems):
     """Items times sqrt(d) plus learned positions, blocks of causal self-attention and a point-wise feed-forward network, and
     products with the same items (section III). The sizes are those of the paper for sparse data.
@@ -76,11 +94,9 @@ class SASRec(NextItems):
     ) -> None:
         check_sizes(blocks=blocks)
         super().__init__(schema, dim=dim, length=length, dropout=dropout, std=std)
-        self.positions = nn.Embedding(length, dim)
-        nn.init.normal_(self.positions.weight, std=std)
+        self.positions = Positions(length, dim, std)
         self.blocks = nn.ModuleList(Block(dim, dropout) for _ in range(blocks))
 
-    def embedded(self, items: torch.Tensor) -> torch.Tensor:
-        """The first states [B, T, dim] of items [B, T], of which the last column is the latest."""
-        places = torch.arange(self.length - items.shape[1], self.length, device=items.device)
-        return self.dropout(self.items(items) * self.items.embedding_dim**0.5 + self.positions(places))
+    def placed(self, vectors: torch.Tensor) -> torch.Tensor:
+        """The first states [B, T, dim] of items' vectors [B, T, dim], of which the last column is the latest."""
+        return self.positions(vectors * vectors.shape[2] ** 0.5)
