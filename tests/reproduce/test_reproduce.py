@@ -95,6 +95,7 @@ FIGURES = {
     "16_worst_case": ("",),
     "17_training_errors": ("",),
     "18_probe_rows": ("",),
+    "19_sequence_models": ("", "_flips"),
 }
 TIMED = {"07_abft_overhead", "08_mitigation_recovery_front", "08_mitigation_recovery_places", "09_injection_speed"}
 TIMED |= {"14_protection_plan"}  # its budget of time is of measured times
