@@ -1,4 +1,4 @@
-"""Models of the next item under bit errors: quality by rate and part, with and without a range check, beside a click model
+"""Models of the next item under bit errors: quality by rate and part, with and without a range check, next to a click model
 (notebook 19)."""
 
 import warnings

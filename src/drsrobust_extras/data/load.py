@@ -102,9 +102,9 @@ def load_dataset(
             raise TypeError(f"read of {name} must return a Dataset, as dr.data.from_frame does, got {data!r}")
         return data
     if schema == SEQUENCES:
-        if options["bad_lines"] != "strict":
+        if bad_lines != "strict":
             raise ValueError(f"bad_lines={bad_lines!r} does not apply: {full_name} is read strictly")
-        return sequence_files.movielens(full_name, files, options["seed"])
+        return sequence_files.READERS[source.read](full_name, files, options["seed"])
     options["sources"] = [source_digest(file) for file in files]
     if source.read == RATINGS:
         data = _ratings(full_name, options, files)

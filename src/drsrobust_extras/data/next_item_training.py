@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,10 +17,7 @@ from torch.nn.functional import cross_entropy
 from drsrobust.data import Dataset, Split
 from drsrobust.extend import evaluating, progress_bar, threads
 from drsrobust.training import Epoch, Settings
-from drsrobust_extras.data.next_items import HISTORY, PADDING
-
-if TYPE_CHECKING:
-    from drsrobust_extras.data.next_items import NextItems
+from drsrobust_extras.data.sequences import HISTORY, PADDING
 
 NEGATIVES = 128  # sampled items of a softmax, as in the public configurations of arXiv:2402.17152
 POOLED = 20  # batches whose histories are sorted by length, so that a batch has histories of similar lengths
@@ -60,7 +57,7 @@ class Quality:
         return float((1 - self.ranks / np.maximum(self.offered - 1, 1)).mean())
 
 
-def score_parts(model: "NextItems", rows: Split) -> Iterator[tuple[slice, np.ndarray]]:
+def score_parts(model: Any, rows: Split) -> Iterator[tuple[slice, np.ndarray]]:
     """The scores [m, items] of some rows after others, and which rows they are."""
     with evaluating(model):
         for start in range(0, len(rows), SCORED):
@@ -70,7 +67,7 @@ def score_parts(model: "NextItems", rows: Split) -> Iterator[tuple[slice, np.nda
             yield part, scores.cpu().numpy()
 
 
-def quality(model: "NextItems", rows: Split) -> Quality:
+def quality(model: Any, rows: Split) -> Quality:
     """The ranks of the rows' items by a model's scores."""
     items, parts = rows.labels_of(slice(None)), []
     for part, scores in score_parts(model, rows):
@@ -110,7 +107,7 @@ def batches(rows: Split, predictions: int, length: int, order: np.random.Generat
         yield torch.from_numpy(np.concatenate((items, label.values[chosen][:, None]), axis=1).astype(np.int64))
 
 
-def loss_of(model: "NextItems", items: torch.Tensor) -> torch.Tensor:
+def loss_of(model: Any, items: torch.Tensor) -> torch.Tensor:
     """The mean cross-entropy of the next items in a batch [B, T + 1] against `NEGATIVES` items that are drawn for the batch,
     each with the same probability."""
     table = model.items.weight
@@ -131,7 +128,7 @@ def popularity_loss(rows: Split, validation: Split, cardinality: int) -> float:
 
 
 def fit(
-    model: "NextItems", data: Dataset, settings: Settings, *, progress: bool = True
+    model: Any, data: Dataset, settings: Settings, *, progress: bool = True
 ) -> tuple[list[Epoch], dict[str, float]]:
     """Trains a model in place, by Adam, on one thread: one seed gives one model on one CPU type.
 
@@ -191,7 +188,7 @@ def fit(
 
 
 def _train_epoch(
-    model: "NextItems", rows: Split, settings: Settings, optimizer: torch.optim.Optimizer, order: np.random.Generator
+    model: Any, rows: Split, settings: Settings, optimizer: torch.optim.Optimizer, order: np.random.Generator
 ) -> float:
     """The mean loss of an epoch's batches."""
     model.train()

@@ -8,6 +8,7 @@ from torch import nn
 
 from drsrobust.data import Dataset, Schema
 from drsrobust.models import check_sizes
+from drsrobust_extras.data.sequences import HISTORY, PADDING
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
     from drsrobust.training import Epoch, Settings
 
-HISTORY = "history"  # the feature that holds a row's items in the order of time
-PADDING = 0  # the id of no item
 OFFERED_NEVER = float("-inf")  # the score of an item that a row does not offer
 
 

@@ -4,14 +4,15 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from drsrobust.extend import check_choice, check_items, check_text, check_whole, expanded, unknown, wrong
 
 if TYPE_CHECKING:
     from drsrobust.data import Dataset
 
-FORMATS = RATINGS, CRITEO, AVAZU = "ratings", "criteo", "avazu"  # of files that `load` reads
+# Of files that `load` reads.
+FORMATS = RATINGS, CRITEO, AVAZU, GAMES, KUAIRAND = "ratings", "criteo", "avazu", "games", "kuairand"
 SEQUENCES = "sequences"  # schema: a row is a user's items in the order of time, and the next one
 
 
@@ -51,19 +52,6 @@ class RawSource:
 _CRITEO = ("dlrm", "fields")
 _CATEGORICAL = ("min_count", "hash_size", "bad_lines")
 _TERMS = "its terms must be accepted by a person"
-
-
-def _read_games(*arguments: Any) -> "Dataset":
-    from drsrobust_extras.data.sequence_files import games
-
-    return games(*arguments)
-
-
-def _read_kuairand(*arguments: Any) -> "Dataset":
-    from drsrobust_extras.data.sequence_files import kuairand
-
-    return kuairand(*arguments)
-
 
 SOURCES = {
     "movielens-1m": RawSource(
@@ -172,7 +160,7 @@ SOURCES = {
         "amazon-games",
         ("Video.txt",),
         origin="data/Video.txt of github.com/kang205/SASRec (Amazon reviews of J. McAuley's group; research use)",
-        read=_read_games,
+        read=GAMES,
     ),
     "kuairand-1k": RawSource(
         "clicks among 11.7 million views of short videos by 1,000 users, as sequences",
@@ -180,7 +168,7 @@ SOURCES = {
         "KuaiRand-1K",
         ("data/log_standard_4_08_to_4_21_1k.csv", "data/log_standard_4_22_to_5_08_1k.csv"),
         origin="KuaiRand-1K (github.com/chongminggao/KuaiRand; on request)",
-        read=_read_kuairand,
+        read=KUAIRAND,
     ),
     "synthetic-movielens": RawSource("generated ratings with a planted teacher", ("ids", "full"), options=("rows",)),
     "synthetic-criteo": RawSource(

@@ -6,7 +6,7 @@ import numpy as np
 
 from drsrobust.data import Split
 from drsrobust.extend import check_choice, check_whole
-from drsrobust_extras.data.next_items import HISTORY
+from drsrobust_extras.data.sequences import HISTORY
 
 MEASURES = ("hit_rate", "ndcg")
 

@@ -13,10 +13,11 @@ import pyarrow as pa
 
 from drsrobust.data import Dataset
 from drsrobust_extras.data.movielens import ID, SECONDS, rating_lines
+from drsrobust_extras.data.registry import GAMES, KUAIRAND, RATINGS
 from drsrobust_extras.data.sequences import next_items
 from drsrobust_extras.data.text_lines import INTEGER, DataError, LineFormat, integer, read_columns
 
-GAMES = LineFormat({"user": ID, "item": ID}, " ")
+_GAMES_LINES = LineFormat({"user": ID, "item": ID}, " ")
 _FLAG = integer("0 or 1", "[01]", lambda number: 0 <= number <= 1)
 _KUAIRAND = (
     "user_id", "video_id", "date", "hourmin", "time_ms", "is_click", "is_like", "is_follow", "is_comment", "is_forward",
@@ -25,18 +26,18 @@ _KUAIRAND = (
 )  # fmt: skip
 _UNREAD = replace(INTEGER, arrow=None)
 _READ = {"user_id": ID, "video_id": ID, "time_ms": INTEGER, "is_click": _FLAG}
-KUAIRAND = LineFormat({name: _READ.get(name, _UNREAD) for name in _KUAIRAND}, ",", _KUAIRAND)
+_KUAIRAND_LINES = LineFormat({name: _READ.get(name, _UNREAD) for name in _KUAIRAND}, ",", _KUAIRAND)
 
 
 def games(name: str, files: list[Path], seed: int) -> Dataset:
     """Lines `user item`, each user's in the order of time."""
-    read = _columns(files, GAMES)
+    read = _columns(files, _GAMES_LINES)
     return next_items(name, read["user"], read["item"], seed)
 
 
 def kuairand(name: str, files: list[Path], seed: int) -> Dataset:
     """The clicks of the standard logs, by `time_ms`; those of one millisecond in the order of the files."""
-    read = _columns(files, KUAIRAND)
+    read = _columns(files, _KUAIRAND_LINES)
     clicked = read["is_click"] == 1
     order = np.argsort(read["time_ms"][clicked], kind="stable")
     return next_items(name, *(read[key][clicked][order] for key in ("user_id", "video_id")), seed)
@@ -63,3 +64,6 @@ def _columns(files: list[Path], form: LineFormat) -> dict[str, np.ndarray]:
     """The columns of several files, one after the other."""
     blocks = [block for file in files for block in read_columns(file, form)]
     return {key: np.concatenate([block[key] for block in blocks]) for key in blocks[0]}
+
+
+READERS = {GAMES: games, KUAIRAND: kuairand, RATINGS: movielens}  # by format

@@ -6,7 +6,9 @@ import numpy as np
 
 from drsrobust.data import Dataset, Feature, Ids, Schema, Split
 from drsrobust.extend import digest
-from drsrobust_extras.data.next_items import HISTORY
+
+HISTORY = "history"  # the feature that holds a row's items in the order of time
+PADDING = 0  # the id of no item
 
 
 def next_items(name: str, user: np.ndarray, item: np.ndarray, seed: int) -> Dataset:
