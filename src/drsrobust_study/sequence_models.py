@@ -108,7 +108,8 @@ def evaluators(one: Trained, rows: int) -> dict[str, tuple[Evaluator, Any]]:
 def trials(
     parts: Mapping[str, tuple[Evaluator, Any]], bers: Sequence[float], *, trials: int, train_seed: int, seed: int
 ) -> "pd.DataFrame":
-    """Trials with errors in each part of one trained model, without and with a range check of every tensor.
+    """Trials with errors in each part of one trained model, without and with a range check of every tensor; without alone where
+    the item table is in two copies.
 
     Args:
         parts: `evaluators`.
@@ -125,7 +126,8 @@ def trials(
     tables = []
     for part, (evaluator, target) in parts.items():
         options: dict[str, Any] = {"errors": [BitFlip(ber) for ber in bers], "targets": [target], "trials": trials}
-        options |= {"mitigations": [None, WeightRange.fit(evaluator.model)], "seed": campaign_seed(seed, train_seed)}
+        guards = [] if part in _APART else [WeightRange.fit(evaluator.model)]
+        options |= {"mitigations": [None, *guards], "seed": campaign_seed(seed, train_seed)}
         options |= {"metrics": METRICS} if evaluator.golden.auc is None else {}
         with warnings.catch_warnings():  # a table that is the output too affects every row
             warnings.simplefilter("ignore", ReachWarning)

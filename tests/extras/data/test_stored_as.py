@@ -243,6 +243,6 @@ def test_tables_of_odd_width_stay_as_they_are(data):
 
 
 def test_the_page_runs(capsys, run_page):
-    names = run_page("models.md", blocks=1)
+    names = run_page("models.md", blocks=2)
     assert names["narrow"].over_arch.model[1]._parameters["weight"].dtype == torch.bfloat16
     assert "share" in capsys.readouterr().out
