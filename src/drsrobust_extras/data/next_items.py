@@ -76,7 +76,8 @@ class NextItems(nn.Module):
         """
         order = torch.ones(present.shape[1], present.shape[1], dtype=torch.bool, device=present.device).tril()
         mask = order & present[:, None, :]
-        states = self.dropout(self.placed(vectors)) * present[:, :, None]
+        # Not a product: 0 times an infinite number, which an error made, would be NaN.
+        states = self.dropout(self.placed(vectors)).masked_fill(~present[:, :, None], 0.0)
         for block in self.blocks:
             states = block(states, mask)
         return self.last_norm(states)
