@@ -6,7 +6,7 @@ from matplotlib.lines import Line2D
 
 from drsrobust.statistics import NONE
 from drsrobust_extras.pages.plots.curves import interval
-from drsrobust_extras.pages.plots.losses import draw_losses, loss_axis, loss_floor
+from drsrobust_extras.pages.plots.losses import bound_handles, draw_losses, loss_axis, loss_floor
 from drsrobust_extras.pages.plots.names import display_name
 from drsrobust_extras.pages.plots.style import GUIDE, SMALLEST, apart, at_edge, legend_outside, series_style, styled
 from drsrobust_study import sequence_models as models
@@ -89,4 +89,6 @@ def flip_cost(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str =
         ax.set_ylim(-0.7, len(data) - 0.3)
         loss_axis(ax, floor, data[f"{quantity}_high"].max(), axis="x", label="share of quality lost (mean)")
     ax.label_outer()
+    if len(data) and at_edge(ax, "last_col") and (notes := bound_handles(data, quantity, floor=floor, vertical=False)):
+        legend_outside(ax, notes)
     return ax
