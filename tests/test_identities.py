@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import drsrobust as dr
+from tests.click_models import CLICK_MODELS
 
 KNOWN = Path(__file__).with_suffix(".json")
 ERRORS = {
@@ -55,7 +56,7 @@ def present():
     """All of them, as the file holds them."""
     data = dr.load_dataset("synthetic-movielens/full", rows=600, seed=3)
     sites, found = {}, {}
-    for name in dr.models.MODELS:
+    for name in CLICK_MODELS:
         import torch
 
         schema = data.schema if name != "dummy" else dr.load_dataset("synthetic-dummy/0.01", rows=600).schema

@@ -18,9 +18,10 @@ import drsrobust as dr
 from drsrobust.campaign.conditions import Condition, resolve_target
 from drsrobust.campaign.trial import trial_seed
 from drsrobust.injection import ErrorModel, Injection, StuckAt
-from drsrobust.models import MODELS, build_model
+from drsrobust.models import build_model
 from drsrobust_extras.data.id_encoding import hash_ids
 from drsrobust_extras.protection.field_errors import RowError
+from tests.click_models import CLICK_MODELS
 
 FILE = Path(__file__).with_suffix(".json")
 ERRORS: tuple[ErrorModel, ...] = (
@@ -126,7 +127,7 @@ def weights():
     """The first values of each tensor of each model, in the order of the module's own list."""
     data = dr.load_dataset("synthetic-movielens/full", rows=3000)
     found = {}
-    for name in MODELS:
+    for name in CLICK_MODELS:
         schema = dr.load_dataset("synthetic-dummy", rows=200).schema if name == "dummy" else data.schema
         torch.manual_seed(1)
         sizes = {"neurons": 8, "deep_mlp": (16, 16)} if name == "afn" else {}  # those of the study take seconds to make

@@ -13,6 +13,6 @@ Names are imported at first use, so that `import drsrobust` loads neither PyTorc
 
 from drsrobust._names import face
 
-__version__ = "0.12.0"
+__version__ = "0.13.0"
 
 __getattr__, __dir__, __all__ = face(__name__)

@@ -24,6 +24,7 @@ from . import protection as protection
 from . import protection_plan as protection_plan
 from . import recovery_curves as recovery_curves
 from . import rounding as rounding
+from . import sequence_models as sequence_models
 from . import statements as statements
 from . import stuck_unit as stuck_unit
 from . import trained as trained

@@ -15,8 +15,9 @@ from drsrobust.injection import Activations, BitFlip, FixedCount, Inputs, StuckA
 from drsrobust.introspection.embedding_modules import torchrec
 from drsrobust.introspection.tensors import components, listed
 from drsrobust.metrics import NAMES
-from drsrobust.models import MODELS, build_model, state_digest
+from drsrobust.models import build_model, state_digest
 from drsrobust_extras.data.load import load_dataset
+from tests.click_models import CLICK_MODELS
 from tests.conftest import long_but
 
 SMALL = {"afn": {"neurons": 8, "deep_mlp": (16, 16)}}
@@ -44,7 +45,9 @@ def equal(one, other):
 
 
 @pytest.mark.parametrize("schema", ["full", "ids"])
-@pytest.mark.parametrize("name", long_but(("dlrm", "deepfm", "afm"), [name for name in MODELS if name != "dummy"]))
+@pytest.mark.parametrize(
+    "name", long_but(("dlrm", "deepfm", "afm"), [name for name in CLICK_MODELS if name != "dummy"])
+)
 def test_rerun_is_run(name, schema, splits):
     data = splits[schema]
     torch.manual_seed(1)

@@ -18,12 +18,13 @@ from drsrobust.mitigation.activations.clipping import ActivationClipping, best_m
 from drsrobust.mitigation.activations.limits import limiter
 from drsrobust.mitigation.activations.nan_guard import NaNGuard
 from drsrobust.mitigation.activations.sites import find_sites
-from drsrobust.models import MODELS, build_model, padded_batches, score, state_digest
+from drsrobust.models import build_model, padded_batches, score, state_digest
 from drsrobust_extras.data.load import load_dataset
+from tests.click_models import CLICK_MODELS
 from tests.conftest import long_but
 
 SMALL = {"afn": {"neurons": 8, "deep_mlp": (16, 16)}}
-NAMES = [name for name in MODELS if name != "dummy"]
+NAMES = [name for name in CLICK_MODELS if name != "dummy"]
 NAN, INF = float("nan"), float("inf")
 
 
@@ -193,7 +194,7 @@ def test_outputs_that_are_written_to_afterwards():
         assert one.low == (hidden.min() if not options else -hidden.abs().max()) and one.low < 0
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", CLICK_MODELS)
 @pytest.mark.parametrize("options", [{}, {"scope": "neuron", "mode": "zero"}])
 def test_rows_inside_keep_their_bits_and_nothing_stays_behind(name, options, data):
     model = build(name, data)

@@ -13,8 +13,9 @@ from drsrobust.mitigation.activations.sites import (
     layer_count,
     select_sites,
 )
-from drsrobust.models import MODELS, build_model
+from drsrobust.models import build_model
 from drsrobust_extras.data.dcn import VectorCross
+from tests.click_models import CLICK_MODELS
 
 SMALL = {"afn": {"neurons": 8, "deep_mlp": (16, 16)}}
 
@@ -22,7 +23,7 @@ SMALL = {"afn": {"neurons": 8, "deep_mlp": (16, 16)}}
 def test_widths_are_those_of_the_outputs(data):
     """Where sizes say how many numbers a sample has, that many come out (layers that a sample passes several times aside)."""
     batch = data.train.batch(slice(0, 64))
-    for name in MODELS:
+    for name in CLICK_MODELS:
         model = build_model(name, data.schema, **SMALL.get(name, {})).eval()
         seen, handles = {}, []
         for place in find_sites(model):

@@ -9,8 +9,8 @@ import drsrobust as dr
 from drsrobust.data import Feature, Schema
 from drsrobust.introspection.embedding_modules import table_names
 from drsrobust.models import build_model
-from drsrobust.models.registry import MODELS
 from drsrobust.training import Settings, fit
+from tests.click_models import CLICK_MODELS
 
 ODD = ["type", "keys", "values", "train", "forward", "items", "item.title", "", "0", "weight", "requires_grad_", "a b"]
 
@@ -26,7 +26,7 @@ def data():
 SMALL = {"afn": {"neurons": 8, "deep_mlp": (16, 16)}}
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", CLICK_MODELS)
 def test_every_model_takes_them(data, name):
     torch.manual_seed(0)
     model = build_model(name, data.schema, **SMALL.get(name, {}))
@@ -41,7 +41,7 @@ def test_every_model_takes_them(data, name):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", CLICK_MODELS)
 def test_every_model_trains_on_them(data, name, empty_cache):
     settings = Settings(epochs=1, batch_size=32)
     sizes = SMALL.get(name, {})
@@ -110,6 +110,6 @@ def test_names_that_modules_take_are_kept():
 
 def test_a_table_that_no_machine_has_is_not_allocated():
     huge = Schema((), (Feature("item", 2**31 - 1), Feature("user", 10)))
-    for name in MODELS:
+    for name in CLICK_MODELS:
         with pytest.raises(ValueError, match="'item' has 2,147,483,647 rows"):
             build_model(name, huge)

@@ -17,6 +17,7 @@ from drsrobust.models.dlrm import DLRM, FlatInteractionArch
 from drsrobust_extras.data.afm import BLOCK, AttentionalPooling
 from drsrobust_extras.data.dcn import VectorCross
 from drsrobust_extras.data.load import load_dataset
+from tests.click_models import CLICK_MODELS
 
 COMPONENTS = {
     "fm": {"embedding", "linear"},
@@ -38,7 +39,7 @@ def build(name, schema, *, std=0.5, **sizes):
 
 
 @pytest.mark.parametrize("schema", ["ids", "full"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", CLICK_MODELS)
 def test_forward_and_components(name, schema):
     data = load_dataset(f"synthetic-movielens/{schema}", rows=500)
     torch.manual_seed(0)
@@ -53,7 +54,7 @@ def test_forward_and_components(name, schema):
     assert copy.deepcopy(model).state_dict().keys() == model.state_dict().keys()
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", CLICK_MODELS)
 def test_all_parameters_learn(name, data):
     model = build(name, data.schema)
     batch = data.train.batch(slice(0, 200))
@@ -62,7 +63,7 @@ def test_all_parameters_learn(name, data):
         assert not parameter.numel() or parameter.grad.abs().sum() > 0, parameter_name
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", CLICK_MODELS)
 def test_every_feature_reaches_the_logit(name, data):
     """Another id in any one feature, or another dense value, changes the score."""
     model = build(name, data.schema)
@@ -79,7 +80,7 @@ def test_every_feature_reaches_the_logit(name, data):
         assert model(batch.dense_features + column, batch.sparse_features) != before
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", CLICK_MODELS)
 def test_scores_do_not_depend_on_the_batch(name, data):
     model = build(name, data.schema)
     whole = score(model, padded_batches(data.test), len(data.test))

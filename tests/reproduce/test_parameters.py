@@ -105,7 +105,9 @@ def test_profiles_have_every_notebook_and_keep_its_own_values(name):
 
 def test_real_data_is_used_where_it_is_given(real_data):
     profile = load_profile("laptop", NOTEBOOKS, real_data)
-    assert profile.real and profile.datasets == ("movielens-1m/full", "movielens-1m/ids", "criteo-sample/fields")
+    assert profile.real and profile.datasets == (
+        *("movielens-1m/full", "movielens-1m/ids", "criteo-sample/fields", "amazon-games/sequences"),
+    )
     expected = ["movielens-1m/ids", "criteo-sample/fields", "movielens-1m/full"]
     assert profile.parameters["00_models"]["datasets"] == expected
     assert profile.parameters["03_ber_sweep"]["datasets"] == ["movielens-1m/ids", "criteo-sample/fields"]

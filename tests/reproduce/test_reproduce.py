@@ -93,6 +93,7 @@ FIGURES = {
     "16_worst_case": ("",),
     "17_training_errors": ("",),
     "18_probe_rows": ("",),
+    "19_sequence_models": ("", "_flips"),
     "20_stuck_unit": ("", "_lanes", "_seen"),
     "21_checkpoints": ("",),
 }

@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 import drsrobust as dr
-from drsrobust.models import MODELS
 from drsrobust_extras.pages import plots
 from drsrobust_study import as_released, figures, mitigations
 from drsrobust_study.figures import fleet_day, fleet_day_data
 from drsrobust_study.fleet_risk import fleet_risk_table, worded
 from drsrobust_study.mitigations import Case, with_int8_tables
 from drsrobust_study.protection_plan import best_uniform, candidates, effects, shares
+from tests.click_models import CLICK_MODELS
 from tests.mitigation.plain import screened
 from tests.mitigation.test_clipping import build
 
@@ -309,7 +309,7 @@ def test_a_day_of_the_fleet():
     fleet_day(day.head(0), quantity="wrong_per_day")
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", CLICK_MODELS)
 def test_clipping(name, data):
     """Every nn.Linear but the last, and nothing else; NaN becomes 0 before values are clamped."""
     model = build(name, data)

@@ -133,16 +133,9 @@ def _train(folder: Path, identity: dict[str, Any], data: Dataset, device: str | 
         model = build_model(identity["model"], data.schema, **identity["sizes"])
     torch_device = training_device(device)
     unfinished = folder.with_name(f"{folder.name}.training")
-    curve = fit(model.to(torch_device), data, settings, progress=progress, snapshot=unfinished / "snapshot.safetensors")
-    model.cpu()
-    labels, prior = data.test.labels, data.test.prior
-    with threads(1):  # so the test AUC does not depend on the number of threads
-        scores = score(model, padded_batches(data.test), len(labels))
-    measured = {
-        "test_auc": auc(labels, scores),
-        "test_log_loss": log_loss(labels, scores, prior),
-        "test_ne": normalised_entropy(labels, scores, prior),
-    }
+    train = getattr(type(model), "fit", _fit_clicks)  # a model may bring its own training
+    snapshot = unfinished / "snapshot.safetensors"
+    curve, measured = train(model.to(torch_device), data, settings, progress=progress, snapshot=snapshot)
     measured = {key: None if math.isnan(value) else value for key, value in measured.items()}  # NaN: one class
     manifest = identity | measured
     manifest |= {
@@ -160,6 +153,19 @@ def _train(folder: Path, identity: dict[str, Any], data: Dataset, device: str | 
     save_checkpoint(model, folder, manifest)
     shutil.rmtree(unfinished, ignore_errors=True)
     count_done("models")
+
+
+def _fit_clicks(
+    model: nn.Module, data: Dataset, settings: Settings, *, progress: bool, snapshot: Path
+) -> tuple[list[Epoch], dict[str, float]]:
+    """Trains on clicks: the learning curve, and the metrics of the test rows."""
+    curve = fit(model, data, settings, progress=progress, snapshot=snapshot)
+    model.cpu()
+    labels, prior = data.test.labels, data.test.prior
+    with threads(1):  # so the test AUC does not depend on the number of threads
+        scores = score(model, padded_batches(data.test), len(labels))
+    measured = {"test_auc": auc(labels, scores), "test_log_loss": log_loss(labels, scores, prior)}
+    return curve, measured | {"test_ne": normalised_entropy(labels, scores, prior)}
 
 
 def _plain(size: Any) -> Any:

@@ -50,6 +50,7 @@ ARCHIVES = {
     "ml-10m": Archive(("ratings.dat", "movies.dat"), "ce571fd55effeba0271552578f2648bd", "ml-10M100K"),
     "ml-20m": Archive(("ratings.csv", "movies.csv"), "cd245b17a1ae2cc31bb14903e1204af3"),
     "ml-25m": Archive(("ratings.csv", "movies.csv"), "6b51fb2759a8657d3bfcbfc42b592ada"),
+    "ml-32m": Archive(("ratings.csv", "movies.csv"), None),
     "ml-latest-small": Archive(("ratings.csv", "movies.csv"), None),
 }
 

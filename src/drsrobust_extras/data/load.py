@@ -7,10 +7,18 @@ from pathlib import Path
 
 from drsrobust.data import Dataset
 from drsrobust.extend import check_seed, check_text, check_whole, expanded
-from drsrobust_extras.data import movielens, synthetic
+from drsrobust_extras.data import movielens, sequence_files, synthetic
 from drsrobust_extras.data.click_logs import MIN_COUNT, TABLES, ClickTable, encode_clicks, parse
 from drsrobust_extras.data.raw_cache import Columns, Contents, cached, cached_columns, source_digest
-from drsrobust_extras.data.registry import AVAZU, RATINGS, SOURCES, check_days, find_files, split_dataset_name
+from drsrobust_extras.data.registry import (
+    AVAZU,
+    RATINGS,
+    SEQUENCES,
+    SOURCES,
+    check_days,
+    find_files,
+    split_dataset_name,
+)
 from drsrobust_extras.data.text_lines import BadLines
 
 # Why an option does not apply to a data set.
@@ -93,6 +101,10 @@ def load_dataset(
         if not isinstance(data, Dataset):
             raise TypeError(f"read of {name} must return a Dataset, as dr.data.from_frame does, got {data!r}")
         return data
+    if schema == SEQUENCES:
+        if bad_lines != "strict":
+            raise ValueError(f"bad_lines={bad_lines!r} does not apply: {full_name} is read strictly")
+        return sequence_files.READERS[source.read](full_name, files, options["seed"])
     options["sources"] = [source_digest(file) for file in files]
     if source.read == RATINGS:
         data = _ratings(full_name, options, files)

@@ -130,17 +130,21 @@ def read_ratings(path: Path, bad: BadLines = STRICT, *, half_stars: bool = False
     Raises:
         DataError: another header, or (`strict`) a malformed line, or one that rates a movie again for the same user.
     """
-    if _ends(path, ".dat", ".data"):
-        form = _TAB if _ends(path, ".data") else _DAT_HALF_STARS if half_stars else _DAT
-    else:
-        form, start = _CSV, next(blocks(path))[: 1 << 16]
-        if start.count(b":") >= start.count(b"\n"):  # two colons per line, or none
-            form = replace(_CSV, fields=_FIELDS | {"timestamp": TIME})
+    form = rating_lines(path, half_stars=half_stars)
     parts = [
         (_small(b["user"]), _small(b["movie"]), (b["rating"] > 3).astype(np.float32), _small(b["line"]))
         for b in read_columns(path, form, bad)
     ]
     return _rated_once(Ratings(*(np.concatenate(column) for column in zip(*parts, strict=True)), path), bad)
+
+
+def rating_lines(path: Path, *, half_stars: bool = False) -> LineFormat:
+    """The form of a file's lines; arguments as of `read_ratings`."""
+    if _ends(path, ".dat", ".data"):
+        return _TAB if _ends(path, ".data") else _DAT_HALF_STARS if half_stars else _DAT
+    start = next(blocks(path))[: 1 << 16]
+    has_dates = start.count(b":") >= start.count(b"\n")  # two colons per line, or none
+    return replace(_CSV, fields=_FIELDS | {"timestamp": TIME}) if has_dates else _CSV
 
 
 def _rated_once(ratings: Ratings, bad: BadLines) -> Ratings:

@@ -9,3 +9,12 @@ register("afn", "drsrobust_extras.data.afn", "AFN", "adaptive factorization netw
 register("wide_deep", "drsrobust_extras.data.fm", "WideDeep", "Wide & Deep (arXiv:1606.07792)")
 register("deepfm", "drsrobust_extras.data.fm", "DeepFM", "factorization machine and MLP (arXiv:1703.04247)")
 register("dummy", "drsrobust_extras.data.dummy", "Dummy", "the study's untrained recommender (arXiv:2307.10244)")
+register(
+    "sasrec", "drsrobust_extras.data.sasrec", "SASRec", "self-attention over a history of items (arXiv:1808.09781)"
+)
+register(
+    "hstu",
+    "drsrobust_extras.data.hstu",
+    "HSTU",
+    "sequential transduction units on a history of items (arXiv:2402.17152)",
+)

@@ -11,7 +11,9 @@ from drsrobust.extend import check_choice, check_items, check_text, check_whole,
 if TYPE_CHECKING:
     from drsrobust.data import Dataset
 
-FORMATS = RATINGS, CRITEO, AVAZU = "ratings", "criteo", "avazu"  # of files that `load` reads
+# Of files that `load` reads.
+FORMATS = RATINGS, CRITEO, AVAZU, GAMES, KUAIRAND = "ratings", "criteo", "avazu", "games", "kuairand"
+SEQUENCES = "sequences"  # schema: a row is a user's items in the order of time, and the next one
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ _TERMS = "its terms must be accepted by a person"
 SOURCES = {
     "movielens-1m": RawSource(
         "1,000,209 ratings: user and movie; full: all attributes of both",
-        ("ids", "full"),
+        ("ids", "full", SEQUENCES),
         "ml-1m",
         ("ratings.dat", "users.dat", "movies.dat"),
         ("bad_lines",),
@@ -63,7 +65,7 @@ SOURCES = {
     ),
     "movielens-100k": RawSource(
         "100,000 ratings: user and movie; full: all attributes of both",
-        ("ids", "full"),
+        ("ids", "full", SEQUENCES),
         "ml-100k",
         ("u.data", "u.user", "u.item"),
         ("bad_lines",),
@@ -72,7 +74,7 @@ SOURCES = {
     ),
     "movielens-10m": RawSource(
         "10,000,054 ratings; full: genres and year too",
-        ("ids", "full"),
+        ("ids", "full", SEQUENCES),
         "ml-10M100K",
         ("ratings.dat", "movies.dat"),
         ("bad_lines",),
@@ -81,7 +83,7 @@ SOURCES = {
     ),
     "movielens-20m": RawSource(
         "20 million ratings; full: genres and year too",
-        ("ids", "full"),
+        ("ids", "full", SEQUENCES),
         "ml-20m",
         ("ratings.csv or rating.csv", "movies.csv or movie.csv"),
         ("bad_lines",),
@@ -90,16 +92,25 @@ SOURCES = {
     ),
     "movielens-25m": RawSource(
         "25 million ratings, in the same format",
-        ("ids", "full"),
+        ("ids", "full", SEQUENCES),
         "ml-25m",
         ("ratings.csv", "movies.csv"),
         ("bad_lines",),
         "MovieLens 25M, ml-25m.zip from GroupLens (grouplens.org/datasets/movielens/25m)",
         read=RATINGS,
     ),
+    "movielens-32m": RawSource(
+        "32 million ratings, in the same format",
+        ("ids", "full", SEQUENCES),
+        "ml-32m",
+        ("ratings.csv", "movies.csv"),
+        ("bad_lines",),
+        "MovieLens 32M, ml-32m.zip from GroupLens (grouplens.org/datasets/movielens/32m)",
+        read=RATINGS,
+    ),
     "movielens-latest-small": RawSource(
         "100,836 ratings, in the same format",
-        ("ids", "full"),
+        ("ids", "full", SEQUENCES),
         "ml-latest-small",
         ("ratings.csv", "movies.csv"),
         ("bad_lines",),
@@ -143,10 +154,27 @@ SOURCES = {
         f"train.gz of Avazu's Click-Through Rate Prediction (Kaggle, 2014; {_TERMS})",
         read=AVAZU,
     ),
+    "amazon-games": RawSource(
+        "287,107 reviews of video games on Amazon, as sequences",
+        (SEQUENCES,),
+        "amazon-games",
+        ("Video.txt",),
+        origin="data/Video.txt of github.com/kang205/SASRec (Amazon reviews of J. McAuley's group; research use)",
+        read=GAMES,
+    ),
+    "kuairand-1k": RawSource(
+        "clicks among 11.7 million views of short videos by 1,000 users, as sequences",
+        (SEQUENCES,),
+        "KuaiRand-1K",
+        ("data/log_standard_4_08_to_4_21_1k.csv", "data/log_standard_4_22_to_5_08_1k.csv"),
+        origin="KuaiRand-1K (github.com/chongminggao/KuaiRand; on request)",
+        read=KUAIRAND,
+    ),
     "synthetic-movielens": RawSource("generated ratings with a planted teacher", ("ids", "full"), options=("rows",)),
     "synthetic-criteo": RawSource(
         "generated clicks with a planted teacher", ("dlrm",), options=("rows", "min_count", "hash_size")
     ),
+    "synthetic-kuairand": RawSource("generated sequences of short videos", (SEQUENCES,), options=("rows",)),
     "synthetic-dummy": RawSource("input of the model dummy, by density", ("0.01", "0.001", "0.1"), options=("rows",)),
 }
 
@@ -236,7 +264,7 @@ def find_files(
     """
     name, schema = split_dataset_name(name)
     source = SOURCES[name]
-    files = source.files[:1] if source.read == RATINGS and schema == "ids" else source.files
+    files = source.files[:1] if source.read == RATINGS and schema in ("ids", SEQUENCES) else source.files
     if source.days and days is not None:
         files = tuple(files[day] for day in check_days(days))
     candidates = [_candidates(name, file, root, path) for file in files]

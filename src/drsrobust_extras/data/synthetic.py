@@ -12,11 +12,17 @@ from drsrobust.data import Dataset, Feature, Ids, Schema, Split
 from drsrobust.extend import check_choice
 from drsrobust.metrics import auc
 from drsrobust_extras.data import click_logs, movielens
+from drsrobust_extras.data.generated_sequences import kuairand_like
 from drsrobust_extras.data.id_encoding import encode_column, split_order
 from drsrobust_extras.data.raw_cache import Columns, cached_columns
 
 VERSION = 1  # of the generators: raise it when one draws differently
-ROWS = {"synthetic-movielens": 200_000, "synthetic-criteo": 100_000, "synthetic-dummy": 10_000}
+ROWS = {
+    "synthetic-movielens": 200_000,
+    "synthetic-criteo": 100_000,
+    "synthetic-dummy": 10_000,
+    "synthetic-kuairand": 60_000,
+}
 
 USERS, MOVIES, GENRES, FACTORS = 1_000, 600, 18, 2
 INTERACTING = (4, 5, 8, 13, 16, 19, 21, 22)  # numbers of C5, C6, C9, ...: paired in the teacher of the Criteo shape
@@ -36,6 +42,8 @@ def load(name: str, options: dict) -> Dataset:
     base, schema = name.split("/")
     check_choice("generated data set (a set of your own needs read=)", base, ROWS)
     rows, seed = options["rows"], options["seed"]
+    if base == "synthetic-kuairand":
+        return kuairand_like(name, rows, seed)
 
     def make() -> Columns:
         if base == "synthetic-dummy":

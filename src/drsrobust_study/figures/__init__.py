@@ -41,5 +41,6 @@ from drsrobust_study.figures.probe_rows import probe_coverage
 from drsrobust_study.figures.protection import protection_front, protection_front_data
 from drsrobust_study.figures.protection_plan import protection_plan, protection_plan_data
 from drsrobust_study.figures.recovery_curves import given_back, recovery_curves, recovery_curves_data
+from drsrobust_study.figures.sequence_models import flip_cost, quality_kept
 from drsrobust_study.figures.stuck_unit import stuck_unit_bits, stuck_unit_lanes, stuck_unit_seen
 from drsrobust_study.figures.training_errors import training_detection

@@ -91,7 +91,9 @@ def full_disk(size):
 
 
 FILES = {"ml-1m": {"ratings.dat": b"1::2::3::4\n" * 5000, "users.dat": b"u", "movies.dat": b"m", "README": b"terms"}}
-FILES |= dict.fromkeys(("ml-20m", "ml-25m", "ml-latest-small"), {"ratings.csv": b"r" * 1000, "movies.csv": b"m"})
+FILES |= dict.fromkeys(
+    ("ml-20m", "ml-25m", "ml-32m", "ml-latest-small"), {"ratings.csv": b"r" * 1000, "movies.csv": b"m"}
+)
 FILES |= {
     "ml-100k": {"u.data": b"d", "u.user": b"u", "u.item": b"i"},
     "ml-10m": {"ratings.dat": b"r", "movies.dat": b"m"},

@@ -10,8 +10,9 @@ from torch import nn
 
 import drsrobust as dr
 from drsrobust.introspection.embedding_modules import torchrec
-from drsrobust.models import MODELS, build_model, state_digest
+from drsrobust.models import build_model, state_digest
 from drsrobust_extras.data.stored_as import DENSE, SCALED, SCALES, TABLES, stored_as
+from tests.click_models import CLICK_MODELS
 from tests.conftest import long_but
 
 LAYERS = ["dense_mlp", "over_mlp"]
@@ -99,7 +100,9 @@ def test_numbers_are_rounded_to_nearest(dense, scale):
     assert type(layer) is nn.Linear and layer.weight.dtype == torch.float32
 
 
-@pytest.mark.parametrize("name", long_but(("dlrm", "fm"), [name for name in MODELS if name not in ("dummy", "afn")]))
+@pytest.mark.parametrize(
+    "name", long_but(("dlrm", "fm"), [name for name in CLICK_MODELS if name not in ("dummy", "afn")])
+)
 def test_models_of_the_library(name, data):
     """Scores are near those in float32, the nearer the wider the format; reruns equal runs; undo leaves every bit."""
     model, rows = build_model(name, data.schema, std=0.3).eval(), data.test.head(200)
@@ -243,6 +246,6 @@ def test_tables_of_odd_width_stay_as_they_are(data):
 
 
 def test_the_page_runs(capsys, run_page):
-    names = run_page("models.md", blocks=1)
+    names = run_page("models.md", blocks=2)
     assert names["narrow"].over_arch.model[1]._parameters["weight"].dtype == torch.bfloat16
     assert "share" in capsys.readouterr().out

@@ -41,11 +41,11 @@ def test_no_two_look_alike():
     assert len(parts(["all", "embedding", *many])) == 32
 
 
-def test_all_components_of_our_models_have_colours_of_their_own():
-    built = [getattr(import_module(entry.module), entry.attribute) for entry in models.MODELS.values()]
-    declared = [declared_components(one) for one in built]
-    names = {"all", "mlp"}.union(*declared)
-    assert len({style["color"] for style in series_styles(sorted(names)).values()}) == len(names) > 9
+def test_the_components_of_each_of_our_models_have_colours_of_their_own():
+    for entry in models.MODELS.values():
+        declared = declared_components(getattr(import_module(entry.module), entry.attribute))
+        names = sorted({"all", "mlp", *declared})
+        assert len({style["color"] for style in series_styles(names).values()}) == len(names) > 3
 
 
 def test_curves_of_one_rate_stay_near_it():

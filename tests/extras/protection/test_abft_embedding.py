@@ -11,9 +11,10 @@ import drsrobust as dr
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import SingleBit
 from drsrobust.introspection.embedding_modules import quantized_tables, torchrec
-from drsrobust.models import MODELS, build_model, padded_batches, score
+from drsrobust.models import build_model, padded_batches, score
 from drsrobust_extras.protection.abft.embedding import ABFTEmbeddingBag
 from drsrobust_extras.protection.abft.quantized_rows import residues
+from tests.click_models import CLICK_MODELS
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.ao.quantization")
 FEATURES = {"a": 50, "b": 70, "c": 50}  # c reads the table of a
@@ -236,7 +237,7 @@ def test_residues():
                     assert (new >= 0).all() and (new < modulus).all()
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", CLICK_MODELS)
 def test_every_model(name, data):
     torch.manual_seed(0)
     model, batches = build_model(name, data.schema), padded_batches(data.valid)

@@ -10,8 +10,9 @@ from torch import nn
 import drsrobust as dr
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import SingleBit
-from drsrobust.models import MODELS, build_model, padded_batches, score
+from drsrobust.models import build_model, padded_batches, score
 from drsrobust_extras.protection.abft.linear import ABFTLinear, Differences, LinearCheck
+from tests.click_models import CLICK_MODELS
 
 
 def two_layers():
@@ -31,7 +32,7 @@ def fitted(model, data, **options):
     return ABFTLinear.fit(model, rows, **options)
 
 
-@pytest.mark.parametrize(("name", "mode"), [*((name, "provable") for name in MODELS), ("dlrm", "calibrated")])
+@pytest.mark.parametrize(("name", "mode"), [*((name, "provable") for name in CLICK_MODELS), ("dlrm", "calibrated")])
 def test_every_model_by_its_modules(name, mode, data):
     torch.manual_seed(0)
     model = build_model(name, data.schema)

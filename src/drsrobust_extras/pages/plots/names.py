@@ -5,18 +5,20 @@ import re
 _NAMES = {
     **{"fm": "FM", "dcn": "DCN", "afm": "AFM", "afn": "AFN", "wide_deep": "Wide & Deep", "deepfm": "DeepFM"},
     **{"dlrm": "DLRM", "dlrm_dcn": "DLRM-DCN", "dummy": "dummy model"},
+    **{"hstu": "HSTU", "sasrec": "SASRec"},
     **{"over_mlp": "top MLP", "dense_mlp": "bottom MLP", "deep_mlp": "deep MLP", "mlp": "MLP", "head": "head"},
     **{"embedding": "embedding tables", "linear": "first-order weights", "all": "all parameters"},
 }
 _SETS = {
-    **{f"movielens-{size}": f"MovieLens-{size.upper()}" for size in ("100k", "1m", "10m", "20m", "25m")},
+    **{f"movielens-{size}": f"MovieLens-{size.upper()}" for size in ("100k", "1m", "10m", "20m", "25m", "32m")},
     **{"criteo-sample": "Criteo sample"},
     **{"criteo-kaggle": "Criteo Kaggle", "avazu": "Avazu", "synthetic-movielens": "generated MovieLens"},
     **{"synthetic-criteo": "generated Criteo", "synthetic-dummy": "generated inputs"},
+    **{"amazon-games": "Amazon games", "kuairand-1k": "KuaiRand-1K", "synthetic-kuairand": "generated sequences"},
 }
-_VARIANTS = {"ids": "ids only", "full": "all features"}
+_VARIANTS = {"ids": "ids only", "full": "all features", "sequences": "sequences"}
 # In a text parts of a model keep the names that one types as targets.
-_MODELS = ("fm", "dcn", "afm", "afn", "wide_deep", "deepfm", "dlrm", "dlrm_dcn")
+_MODELS = ("fm", "dcn", "afm", "afn", "wide_deep", "deepfm", "dlrm", "dlrm_dcn", "hstu", "sasrec")
 _ANY = f"{'|'.join(_MODELS)}|({'|'.join(_SETS)})/\\w+"
 _WORDS = re.compile(rf"(?<![\w/-])({_ANY})(?![\w/-])")
 

@@ -55,7 +55,18 @@ DASHES = (
     *((0, (4, 1, 1, 1, 1, 1)), (0, (12, 1)), (0, (6, 2, 2, 2)), (0, (2, 2))),
 )
 # The style number of each model in all figures. Component numbers restart at 0: no legend mixes the two.
-_MODELS = {"fm": 0, "dcn": 1, "afm": 2, "wide_deep": 3, "deepfm": 4, "dlrm": 5, "dlrm_dcn": 6, "afn": 7}
+_MODELS = {
+    "fm": 0,
+    "dcn": 1,
+    "afm": 2,
+    "wide_deep": 3,
+    "deepfm": 4,
+    "dlrm": 5,
+    "dlrm_dcn": 6,
+    "afn": 7,
+    "hstu": 8,
+    "sasrec": 9,
+}
 _COMPONENTS = {
     **{"mlp": 0, "embedding": 1, "over_mlp": 2, "deep_mlp": 3, "linear": 4, "cross": 5, "all": 6, "head": 7},
     **{"attention": 8, "dense_mlp": 9, "logarithmic": 10, "interaction": 11},
