@@ -24,6 +24,7 @@ GROUPS += (
     "chosen_flips",
     "allowed_flips",
     "file_checksums",
+    "memories",
     "exchange",
     "timing",
 )
@@ -33,7 +34,7 @@ HOMES = MODULES | {
     "": "drsrobust",
     **{name: f"drsrobust_extras.risk.{name}" for name in ("fleet_risk", "timing")},
     **{name: f"drsrobust_extras.experiments.{name}" for name in ("allowed_flips", "chosen_flips", "probe_rows")},
-    "file_checksums": "drsrobust_extras.protection.file_checksums",
+    **{name: f"drsrobust_extras.protection.{name}" for name in ("file_checksums", "memories")},
 }
 SHOWN = 6  # links to sections that use a name
 HEADING = re.compile(r"^```.*?^```|^#+ ([^\n]*)", re.DOTALL | re.MULTILINE)  # outside of code
