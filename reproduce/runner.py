@@ -32,7 +32,14 @@ if TYPE_CHECKING:
 
 MODELS = "00_models"  # trains on all cores the models that the others load
 # These measure how much longer a model runs with a protection: on all cores, by differences of some percent.
-ALONE = ("07_abft", "08_mitigation_recovery", "14_protection_plan", "17_training_errors", "20_stuck_unit", "21_checkpoints")
+ALONE = (
+    "07_abft",
+    "08_mitigation_recovery",
+    "14_protection_plan",
+    "17_training_errors",
+    "20_stuck_unit",
+    "21_checkpoints",
+)
 # Begin before others of their batch: a core that waits for them at the end is idle.
 LONG = ("03_ber_sweep", "02_model_factors", "06_selective_bit_protection", "09_injection_speed")
 MEMORY = "the machine's or that of `ulimit -v`; --jobs 1 runs one notebook at a time"

@@ -92,7 +92,7 @@ def test_the_plan_of_a_recorded_profile(published, tmp_path, capsys, monkeypatch
     line = next(line for line in said.splitlines() if line.startswith("03_ber_sweep"))
     assert line.split(maxsplit=5) == ["03_ber_sweep", "10", "s", "0.5", "GiB", "published run of 2026-01-02, 4 cores"]
     # The models, then 22 notebooks two at a time.
-    assert "in all 120 s, 2 at a time, from an empty cache" in said and "memory: up to 0.5 GiB a notebook" in said
+    assert "in all 2.0 min, 2 at a time, from an empty cache" in said and "memory: up to 0.5 GiB a notebook" in said
     assert "no data folder was given" in said and "missing: movielens-1m is read from ml-1m/" in said
 
 
