@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 from matplotlib.lines import Line2D
 
 from drsrobust.statistics import NONE
@@ -37,6 +38,7 @@ def _name(part: str) -> str:
 @styled
 def quality_kept(data: "pd.DataFrame", ax: "Axes | None" = None, *, model: str, checked: bool = False) -> "Axes":
     """The share of quality over chance that a model keeps, with its interval, against the bit error rate, a curve per part.
+    Bars end at chance and at the quality without errors.
 
     Args:
         data: `drsrobust_study.sequence_models.joined`.
@@ -48,11 +50,13 @@ def quality_kept(data: "pd.DataFrame", ax: "Axes | None" = None, *, model: str, 
     parts = list(dict.fromkeys(rows["part"]))
     for index, part in enumerate(parts):
         curve = rows[rows["part"] == part].sort_values("ber")
-        bars = {"yerr": interval(curve, "kept"), "capsize": 1.5, "elinewidth": 0.9, "markersize": 3.8, "linewidth": 1.3}
+        kept = curve["kept"].to_numpy(float)
+        ends = np.minimum(interval(curve, "kept"), np.maximum([kept, 1 - kept], 0))
+        bars = {"yerr": ends, "capsize": 1.5, "elinewidth": 0.9, "markersize": 3.8, "linewidth": 1.3}
         ax.errorbar(curve["ber"] * apart(index, len(parts)), curve["kept"], **_style(part) | bars)
     for level in (0, 1):
         ax.axhline(level, linestyle=":", **GUIDE)
-    ax.set(ylim=(-0.1, 1.25), xlabel="bit error rate", ylabel="share of quality kept,\n" + ("range check" if checked else "no protection"))
+    ax.set(ylim=(-0.1, 1.1), xlabel="bit error rate", ylabel="share of quality kept,\n" + ("range check" if checked else "no protection"))
     if at_edge(ax, "first_row"):
         ax.set_title(display_name(model))
     if len(rows):
