@@ -155,7 +155,7 @@ def test_report(smoke):
     page = (smoke / "report" / "index.html").read_text()
     assert "All data of this run are generated" in page and page.count("<figure>") == sum(map(len, FIGURES.values()))
     assert ('id="statements"' in page) == (ROOT / "figures" / "statements.csv").is_file()
-    assert "Everything ran here: 20 notebooks without an error." in page
+    assert "Everything ran here: 23 notebooks without an error." in page
     for page in (smoke / "report").glob("0*.html"):
         assert "Traceback" not in page.read_text() and "Warning" not in page.read_text()
 
