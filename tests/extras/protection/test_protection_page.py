@@ -5,7 +5,7 @@ import pytest
 
 @pytest.mark.long
 def test_python_runs(capsys, run_page):
-    names = run_page("protection.md", blocks=7)
+    names = run_page("protection.md", blocks=9)
     printed = capsys.readouterr().out
     found = names["recovered"]
     assert "recovery_low" in printed and "detected: False" in printed
