@@ -31,11 +31,7 @@ def stuck_unit_bits(data: "pd.DataFrame", ax: "Axes | None" = None, *, kind: str
     for bit in _FIELDS:
         ax.axvline(bit - 0.5, **GUIDE)
     ax.set(title=kind, xlabel="bit", xticks=[0, 8, 16, 23, 31])
-    if at_edge(ax, "first_col"):
-        ax.set_ylabel("AUC lost")
-    if at_edge(ax, "last_col"):
-        legend_outside(ax)
-    return ax
+    return _at_edges(ax)
 
 
 @styled
@@ -56,11 +52,7 @@ def stuck_unit_lanes(data: "pd.DataFrame", ax: "Axes | None" = None, *, part: st
         bars = {"yerr": ends, "elinewidth": 0.8, "markersize": 4, "linestyle": "none"}
         ax.errorbar(points["lane"] + shift, points["auc_drop"], **style | bars, label=f"bit {bit}")
     ax.set(title=part, xlabel="lane")
-    if at_edge(ax, "first_col"):
-        ax.set_ylabel("AUC lost")
-    if at_edge(ax, "last_col"):
-        legend_outside(ax)
-    return ax
+    return _at_edges(ax)
 
 
 @styled
@@ -92,6 +84,15 @@ def stuck_unit_seen(data: "pd.DataFrame", ax: "Axes | None" = None, *, what: str
     ax.set(title=titles[what], xlabel="share", xlim=ends, xticks=[0, 0.5, 1])
     ax.axvline(0, **GUIDE)
     ax.grid(False, axis="y")
+    if at_edge(ax, "last_col"):
+        legend_outside(ax)
+    return ax
+
+
+def _at_edges(ax: "Axes") -> "Axes":
+    """A panel that has the label of losses in the first column, and the legend in the last one."""
+    if at_edge(ax, "first_col"):
+        ax.set_ylabel("AUC lost")
     if at_edge(ax, "last_col"):
         legend_outside(ax)
     return ax

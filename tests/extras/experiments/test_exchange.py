@@ -1,6 +1,7 @@
 """Error maps of and for other tools: what is read does to a model what the tool, or the writer, did."""
 
 import copy
+import dataclasses
 import json
 
 import numpy as np
@@ -199,3 +200,5 @@ def test_two_models(model):
     with dr.inject(model, dr.BitFlip(0.1), dr.Activations("1"), seed=0) as error_map:
         model[1](torch.ones(2, 5))
     refuses(lambda: exchange.write(error_map, "map.json"), ValueError, "error_map")
+    of_rank = dataclasses.replace(difference, rank=1)
+    refuses(lambda: exchange.write(of_rank, "map.json"), ValueError, "error_map", 1)

@@ -25,12 +25,16 @@ def write(error_map: ErrorMap, path: str | Path, model: nn.Module | None = None)
         model: that it was drawn for, without errors, whose hash the file then holds; None: no hash.
 
     Raises:
-        ValueError: a map of errors that are drawn while the model runs, which are in no stored word; or a model that has
-            errors in it now.
+        ValueError: a map of errors that are drawn while the model runs, which are in no stored word, or of one rank of a
+            sharded model, which other programs do not know; or a model that has errors in it now.
     """
     check_instance("error_map", error_map, ErrorMap, "an error map, as of dr.inject")
     if error_map.log is not None:
         raise ValueError(f"error_map holds errors of values that exist only while the model runs: {error_map!r}")
+    if error_map.rank is not None:
+        raise ValueError(
+            f"error_map hits rank {error_map.rank} alone; a file has no ranks, write it with error_map.save(path)"
+        )
     if model is not None and applied_maps(model):
         raise ValueError("model has errors in it now; write the map after the `with` block")
     drawn = {"error_model": error_map.error_model} | {name: getattr(error_map, name) for name in _DRAWN}
