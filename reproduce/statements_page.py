@@ -8,11 +8,12 @@ from typing import Any
 
 from drsrobust_extras.pages.plots.names import display_name
 from drsrobust_study.findings import interval
-from reproduce.statements import EXACT, NOT_RUN, REPRODUCED, load_statements
+from reproduce.statements import EXACT, JUDGED, JUDGED_COMMIT, NOT_RUN, REPRODUCED, load_statements
 from reproduce.tables import read_rows
 
-HEADS = ("published", "ours", "statement", "MovieLens-1M", "Criteo", "known before", "by construction")
+HEADS = ("published", "ours", "statement", "MovieLens-1M", "Criteo", "judged run", "known before", "by construction")
 KNOWN = ("known_before", "by_construction")
+SAME = "the same"
 SECOND_HAND = (
     "The study (D. Ma, X. Jiao, F. Lin, D. Moore, S. Sankar, ISSRE 2025, doi 10.1109/ISSRE66568.2025.00016) was not read here: "
     "its figures and statements are known from a public digest of it, and its released code (PyTEI, MIT) was read."
@@ -27,10 +28,10 @@ def statement_rows(path: Path) -> list[dict[str, Any]]:
 
     Returns:
         `name`, `text`, `published`, `figure`, `measured`; `movielens` and `criteo`, the verdicts in words (one that holds for
-        all data, or for both sets together, is in the first); `known_before`, `by_construction`, in a word or two; `parts`: the
-        rows of its rules with their `items`, where the same two are whole.
+        all data, or for both sets together, is in the first); `judged`, those of the judged run, or `SAME`; `known_before`,
+        `by_construction`, in a word or two; `parts`: the rows of its rules with their `items`, where the same two are whole.
     """
-    rows, found = read_rows(path), []
+    rows, judged, found = read_rows(path), read_rows(JUDGED), []
     for name, words in load_statements().items():
         own = [row for row in rows if row["statement"] == name]
         parts: list[dict[str, Any]] = []
@@ -41,16 +42,23 @@ def statement_rows(path: Path) -> list[dict[str, Any]]:
                 got = interval(*(float(row[end] or "nan") for end in ("value", "low", "high")))
                 parts[-1]["items"].append(row | {"got": got})
         if words.exact:
-            cells = {"movielens": EXACT, "criteo": ""}
+            cells = {"movielens": EXACT, "criteo": "", "judged": ""}
         else:
-            of_criteo = [part for part in parts if part["dataset"].startswith("criteo")]
-            others = [part for part in parts if part not in of_criteo]
+            by_data = _by_data(parts)
+            first = _by_data([row for row in judged if row["statement"] == name])
             units = f"{words.units}: " if words.units else ""
-            cells = {"movielens": units + _verdicts(others), "criteo": _verdicts(of_criteo)}
+            cells = {"movielens": units + by_data[0], "criteo": by_data[1]}
+            cells["judged"] = SAME if first == by_data else "; ".join(filter(None, first))
         known = {key: _joined(part[key] for part in parts) for key in KNOWN}
         known["known_before"] = known["known_before"] or ("yes" if words.exact else "")
         found.append(vars(words) | cells | known | {"parts": parts})
     return found
+
+
+def _by_data(parts: list[dict[str, Any]]) -> tuple[str, str]:
+    """Verdicts in words, first those that are not of Criteo."""
+    of_criteo = [part for part in parts if part["dataset"].startswith("criteo")]
+    return _verdicts([part for part in parts if part not in of_criteo]), _verdicts(of_criteo)
 
 
 def _verdicts(parts: list[dict[str, Any]]) -> str:
@@ -81,6 +89,20 @@ def tally(path: Path) -> str:
     )
 
 
+def against_judged(path: Path) -> str:
+    """How many verdicts of a `statements.csv` are those of the judged run, and each other one with both words."""
+    keys = ("statement", "part", "dataset")
+    judged = {tuple(row[key] for key in keys): row["verdict"] for row in read_rows(JUDGED)}
+    now = {tuple(row[key] for key in keys): row["verdict"] for row in read_rows(path) if not row["item"]}
+    others = [
+        f"{', '.join(filter(None, key))}: {now.get(key, NOT_RUN)}, there {word}"
+        for key, word in judged.items()
+        if now.get(key) != word
+    ]
+    same = f"{len(judged) - len(others)} of {len(judged)} are those of the judged run, the first under these rules"
+    return f"{same} (commit {JUDGED_COMMIT})" + (f"; others: {'; '.join(others)}" if others else "")
+
+
 def statements_table(path: Path, link: str = "#{}") -> str:
     """The table of published figures in Markdown.
 
@@ -92,7 +114,7 @@ def statements_table(path: Path, link: str = "#{}") -> str:
     for row in statement_rows(path):
         ours = f"[{row['figure'].replace('_', ' ')}]({link.format(row['figure'])})"
         words = f"[{row['name']}](CLAIMS.md#{row['name'].lower()}): {row['text']}"
-        cells = (row["movielens"], row["criteo"], row["known_before"], row["by_construction"])
+        cells = (row["movielens"], row["criteo"], row["judged"], row["known_before"], row["by_construction"])
         lines.append(_line(row["published"], ours, words, *cells))
     return "\n".join(lines)
 
@@ -110,8 +132,9 @@ def statements_page(path: Path, run: Mapping[str, Any], others: str = "") -> str
         "# What the study states, and what came out",
         "",
         f"{SECOND_HAND} Verdicts of a {run['profile']} run ({run['started']}, commit {run['commit'] or 'unknown'}), one for "
-        f"each part of a statement and data set: {tally(path)}. Each follows from a rule that was committed before the run "
-        f"(`reproduce/rules.toml`, SHA-256 `{(run.get('rules_sha256') or 'unknown')[:12]}`): `reproduced` where enough items "
+        f"each part of a statement and data set: {tally(path)}. {against_judged(path)}. Each follows from a rule that was "
+        f"committed before the run (`reproduce/rules.toml`, SHA-256 `{(run.get('rules_sha256') or 'unknown')[:12]}`): "
+        "`reproduced` where enough items "
         "(curves, cells, tools) meet its condition clearly, by a 95 % interval over trained models (S1 to S5: drawn ones; S19: "
         "calls), `contradicted` where too few still may, else `undecided`. Each block says what was seen before, in "
         "development runs with other seeds.",

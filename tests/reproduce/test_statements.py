@@ -1,5 +1,8 @@
 """Rules of statements: what an interval says, what a verdict needs, and mistakes in a file of rules."""
 
+import io
+import subprocess
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,8 +11,12 @@ from hypothesis import strategies as st
 
 from drsrobust_study.statements import interval
 from reproduce import statements
+from reproduce.notebooks import ROOT
 from reproduce.simulation import BORDER, FALSE, TRUE, simulated
 from reproduce.statements import CONTRADICTED, MAYBE, NO, NOT_RUN, REPRODUCED, UNDECIDED, YES, Condition
+from reproduce.statements_page import SAME, against_judged, statement_rows
+
+PUBLISHED = "312f2844"  # the commit that published the judged run
 
 RULE = """
 [[rule]]
@@ -121,3 +128,18 @@ def test_right_words(rule):
     assert true.count(REPRODUCED) >= 0.8 * len(true) and true.count(CONTRADICTED) <= 0.05 * len(true)
     assert false.count(CONTRADICTED) >= 0.8 * len(false) and false.count(REPRODUCED) <= 0.05 * len(false)
     assert border.count(UNDECIDED) > 0.5 * len(border)
+
+
+def test_verdicts_of_the_judged_run_are_next_to_those_of_a_later_one(tmp_path):
+    judged, path = pd.read_csv(statements.JUDGED, keep_default_na=False), tmp_path / "statements.csv"
+    stored = ["git", "show", f"{PUBLISHED}:figures/statements.csv"]
+    if (there := subprocess.run(stored, cwd=ROOT, capture_output=True, text=True)).returncode == 0:
+        first = pd.read_csv(io.StringIO(there.stdout), keep_default_na=False)
+        assert judged.equals(first.loc[first["item"] == "", judged.columns].reset_index(drop=True))
+    others = judged.assign(item="", known_before="", by_construction="")
+    others.loc[others["statement"] == "S4", "verdict"] = UNDECIDED
+    others.to_csv(path, index=False)
+    of = {row["name"]: row for row in statement_rows(path)}
+    assert of["S1"]["judged"] == SAME and REPRODUCED in of["S4"]["judged"] and UNDECIDED in of["S4"]["movielens"]
+    count = len(judged)
+    assert against_judged(path).startswith(f"{count - 1} of {count} ") and "S4" in against_judged(path)
