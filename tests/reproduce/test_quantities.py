@@ -97,7 +97,7 @@ def numbers(text, *ignored):
 # Numbers of texts that were not measured: settings, limits, sources and dates.
 SETTINGS = (
     r"C\d+\w?|C\d+|arXiv:[\d.]+|https?:\S+|\b20\d\d\b|\d\d_\w+|bits? \d+(?: to \d+)?|8 KB|devices of \d+ Gb"
-    r"|float32|int8|CRC32|1e-?\d+|0\.625|2\.13e38|[a-z]+\d+(?:m\d)?"
+    r"|float32|int8|CRC32|HR@10|1e-?\d+|0\.625|2\.13e38|[a-z]+\d+(?:m\d)?"
 )
 
 
