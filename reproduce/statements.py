@@ -23,7 +23,7 @@ RULES = Path(__file__).with_name("rules.toml")
 WORDS = Path(__file__).with_name("statements.toml")
 TABLE = "statements.csv"
 # Verdicts of the first run after the rules were frozen, of this commit: later runs are published next to them.
-JUDGED, JUDGED_COMMIT = Path(__file__).with_name("judged.csv"), "2f9961867620"
+JUDGED_RUN, JUDGED_COMMIT = Path(__file__).with_name("judged.csv"), "2f9961867620"
 VERDICTS = REPRODUCED, CONTRADICTED, UNDECIDED, NOT_RUN = "reproduced", "contradicted", "undecided", "not run"
 EXACT = "checked exactly"  # of arithmetic
 YES, NO, MAYBE = "clearly", "clearly not", "unclear"

@@ -8,7 +8,7 @@ from typing import Any
 
 from drsrobust_extras.pages.plots.names import display_name
 from drsrobust_study.findings import interval
-from reproduce.statements import EXACT, JUDGED, JUDGED_COMMIT, NOT_RUN, REPRODUCED, load_statements
+from reproduce.statements import EXACT, JUDGED_RUN, JUDGED_COMMIT, NOT_RUN, REPRODUCED, load_statements
 from reproduce.tables import read_rows
 
 HEADS = ("published", "ours", "statement", "MovieLens-1M", "Criteo", "judged run", "known before", "by construction")
@@ -31,7 +31,7 @@ def statement_rows(path: Path) -> list[dict[str, Any]]:
         all data, or for both sets together, is in the first); `judged`, those of the judged run, or `SAME`; `known_before`,
         `by_construction`, in a word or two; `parts`: the rows of its rules with their `items`, where the same two are whole.
     """
-    rows, judged, found = read_rows(path), read_rows(JUDGED), []
+    rows, judged, found = read_rows(path), read_rows(JUDGED_RUN), []
     for name, words in load_statements().items():
         own = [row for row in rows if row["statement"] == name]
         parts: list[dict[str, Any]] = []
@@ -92,7 +92,7 @@ def tally(path: Path) -> str:
 def against_judged(path: Path) -> str:
     """How many verdicts of a `statements.csv` are those of the judged run, and each other one with both words."""
     keys = ("statement", "part", "dataset")
-    judged = {tuple(row[key] for key in keys): row["verdict"] for row in read_rows(JUDGED)}
+    judged = {tuple(row[key] for key in keys): row["verdict"] for row in read_rows(JUDGED_RUN)}
     now = {tuple(row[key] for key in keys): row["verdict"] for row in read_rows(path) if not row["item"]}
     others = [
         f"{', '.join(filter(None, key))}: {now.get(key, NOT_RUN)}, there {word}"

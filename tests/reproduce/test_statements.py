@@ -131,7 +131,7 @@ def test_right_words(rule):
 
 
 def test_verdicts_of_the_judged_run_are_next_to_those_of_a_later_one(tmp_path):
-    judged, path = pd.read_csv(statements.JUDGED, keep_default_na=False), tmp_path / "statements.csv"
+    judged, path = pd.read_csv(statements.JUDGED_RUN, keep_default_na=False), tmp_path / "statements.csv"
     stored = ["git", "show", f"{PUBLISHED}:figures/statements.csv"]
     if (there := subprocess.run(stored, cwd=ROOT, capture_output=True, text=True)).returncode == 0:
         first = pd.read_csv(io.StringIO(there.stdout), keep_default_na=False)
