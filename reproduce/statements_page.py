@@ -8,7 +8,7 @@ from typing import Any
 
 from drsrobust_extras.pages.plots.names import display_name
 from drsrobust_study.findings import interval
-from reproduce.statements import EXACT, JUDGED_RUN, JUDGED_COMMIT, NOT_RUN, REPRODUCED, load_statements
+from reproduce.statements import EXACT, JUDGED_COMMIT, JUDGED_RUN, NOT_RUN, REPRODUCED, load_statements
 from reproduce.tables import read_rows
 
 HEADS = ("published", "ours", "statement", "MovieLens-1M", "Criteo", "judged run", "known before", "by construction")
