@@ -398,7 +398,7 @@ def test_rows_by_themselves_and_all_of_them(splits, monkeypatch):
         reach.score(affected_rows.Affected(dense, 0, np.arange(count)))
         assert scored == expected, (dense, count)
         scored.clear()
-    monkeypatch.setattr(reach._units, "changed", lambda *_: np.arange(3))  # of a layer's rows
+    monkeypatch.setattr(reach._units, "changed", lambda _, rows, most: np.arange(3) if rows == [n] else None)
     for count, expected in ((n // 10, [96]), (n // 10 + 1, [n])):
         reach.score(affected_rows.Affected(bits, 0, np.arange(count)))
         assert scored == expected, count
