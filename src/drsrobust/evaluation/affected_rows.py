@@ -421,13 +421,12 @@ def with_witnesses(rows: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
     total = max(64, m + WITNESSES * -(-m // (BATCH - WITNESSES)))
     total += -total % 32  # so that no padding is needed
     random = np.random.default_rng([m, int(rows[0]), int(rows[-1])])  # the same witnesses in every process
-    witnesses = total - m
-    fillers = random.integers(n, size=4 * witnesses)
-    unaffected = fillers[rows[np.minimum(np.searchsorted(rows, fillers), m - 1)] != fillers]
+    place = random.integers(n - m, size=total - m)  # of each witness among the unaffected rows
     is_witness = np.zeros(total, bool)
-    is_witness[np.linspace(0, total - 1, witnesses).astype(np.int64)] = True
+    is_witness[np.linspace(0, total - 1, total - m).astype(np.int64)] = True
     numbers = np.empty(total, np.int64)
-    numbers[is_witness], numbers[~is_witness] = np.resize(unaffected, witnesses), rows
+    numbers[is_witness] = place + np.searchsorted(rows - np.arange(m), place, side="right")  # affected rows before it
+    numbers[~is_witness] = rows
     return numbers, is_witness
 
 
