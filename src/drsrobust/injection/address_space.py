@@ -190,9 +190,9 @@ class EligibleBits:
         if self.tensor.rows is None:
             return range(-(-self.tensor.size * itemsize // row_bytes))
         length = self.tensor.row_words * itemsize
-        first, last = self.tensor.rows * length // row_bytes, ((self.tensor.rows + 1) * length - 1) // row_bytes
-        candidates = first[:, None] + np.arange(int((last - first).max(initial=0)) + 1)
-        return np.unique(candidates[candidates <= last[:, None]])
+        first, end = self.tensor.rows * length // row_bytes, -(-(self.tensor.rows + 1) * length // row_bytes)
+        candidates = first[:, None] + np.arange((end - first).max(initial=0))
+        return np.unique(candidates[candidates < end[:, None]])
 
 
 @lru_cache(maxsize=256)
