@@ -437,7 +437,12 @@ def test_one_rerun_in_fifty_is_compared_with_a_full_run(splits, monkeypatch):
 
 
 class Idle(Tables):
-    """Looks up its first table alone."""
+    """Looks up its first table alone, and never calls a collection."""
+
+    def __init__(self, names):
+        super().__init__(names)
+        config = torchrec().EmbeddingBagConfig(name="t", embedding_dim=2, num_embeddings=50, feature_names=names)
+        self.collection = torchrec().EmbeddingBagCollection(tables=[config])
 
     def forward(self, dense_features, sparse_features):
         first = self.tables[0](sparse_features.to_dict()[self.names[0]].values().long())
