@@ -165,6 +165,7 @@ def test_padding_takes_no_part(coupling, n, data):
         expected = [model(batch.dense_features, batch.sparse_features) for batch in rows.batches(2048)]
     evaluator = Evaluator(model, rows)
     assert np.array_equal(evaluator.golden.scores, torch.cat(expected).numpy()) and len(expected[-1]) % 32
+    assert evaluator._reach.cached.batches == len(expected) - 1
     evaluator.verify()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", reach.ReachWarning)
