@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torchrec.inference.modules import quantize_embeddings
 
 import drsrobust as dr
 from drsrobust.evaluation import Evaluator, affected_rows, lookups
@@ -186,8 +187,6 @@ def test_a_shared_table_reaches_the_readers_of_both_features(splits):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.ao.quantization")
 def test_quantized_tables(splits):
-    from torchrec.inference.modules import quantize_embeddings
-
     data = splits["full"]
     torch.manual_seed(0)
     model = quantize_embeddings(build_model("dlrm", data.schema), dtype=torch.int8, inplace=True)
@@ -398,7 +397,7 @@ def test_rows_by_themselves_and_all_of_them(splits, monkeypatch):
         reach.score(affected_rows.Affected(dense, 0, np.arange(count)))
         assert scored == expected, (dense, count)
         scored.clear()
-    monkeypatch.setattr(reach._units, "changed", lambda *_: np.arange(3))  # of a layer's rows
+    monkeypatch.setattr(reach._units, "changed", lambda _, rows, most: np.arange(3) if rows == [n] else None)
     for count, expected in ((n // 10, [96]), (n // 10 + 1, [n])):
         reach.score(affected_rows.Affected(bits, 0, np.arange(count)))
         assert scored == expected, count
@@ -437,13 +436,20 @@ def test_one_rerun_in_fifty_is_compared_with_a_full_run(splits, monkeypatch):
 
 
 class Idle(Tables):
-    """Looks up its first table alone."""
+    """Looks up its first table alone, and never calls a quantized collection."""
+
+    def __init__(self, names):
+        super().__init__(names)
+        config = torchrec().EmbeddingBagConfig(name="t", embedding_dim=2, num_embeddings=50, feature_names=names)
+        idle = nn.Sequential(torchrec().EmbeddingBagCollection(tables=[config]))
+        self.idle = quantize_embeddings(idle, dtype=torch.int8, inplace=True)
 
     def forward(self, dense_features, sparse_features):
         first = self.tables[0](sparse_features.to_dict()[self.names[0]].values().long())
         return self.top(first.repeat(1, len(self.names)))
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.ao.quantization")
 def test_a_table_without_an_effect_has_no_readers(monkeypatch):
     random = np.random.default_rng(1)
     data = data_of({name: random.integers(0, 50, ROWS) for name in ("one", "two")})

@@ -137,7 +137,11 @@ def test_a_campaign_starts_again_with_full_runs(executor, data, tmp_path):
 
 
 class AcrossTheBatch(Coupled):
-    """Scores that hang on all rows of the batch, without errors too."""
+    """Scores that hang on all rows of the batch, without errors too; a batch of another size may read `rest`."""
+
+    def __init__(self, cardinalities, coupling):
+        super().__init__(cardinalities, coupling)
+        self.rest = nn.Parameter(torch.ones(2))
 
     def forward(self, dense_features, sparse_features):
         scores = super().forward(dense_features, sparse_features)
@@ -147,13 +151,13 @@ class AcrossTheBatch(Coupled):
             expert = (scores > scores.median()).long()
             place = torch.nn.functional.one_hot(expert, 2).cumsum(0).gather(1, expert[:, None])[:, 0]
             return torch.where(place <= math.ceil(0.4 * len(scores)), scores, torch.zeros_like(scores))
-        return scores - scores.mean()
+        return scores - scores.mean() + (self.rest.sum() if len(scores) % 32 else 0)
 
 
 @pytest.mark.parametrize("n", [1500, 5000, 50, 2049])
 @pytest.mark.parametrize("coupling", ["softmax", "capacity", "mean"])
 def test_padding_takes_no_part(coupling, n, data):
-    """Golden scores are those of the module on the same batches, and reruns are full runs."""
+    """Golden scores are those of the module on the same batches, reruns those of full runs; `rest` is read without padding."""
     torch.manual_seed(3)
     model = AcrossTheBatch([feature.cardinality for feature in data.schema.features], coupling).eval()
     rows = data.test.head(n)
@@ -161,13 +165,16 @@ def test_padding_takes_no_part(coupling, n, data):
         expected = [model(batch.dense_features, batch.sparse_features) for batch in rows.batches(2048)]
     evaluator = Evaluator(model, rows)
     assert np.array_equal(evaluator.golden.scores, torch.cat(expected).numpy()) and len(expected[-1]) % 32
+    assert evaluator._reach.cached.batches == len(expected) - 1
     evaluator.verify()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", reach.ReachWarning)
-        for seed, target in enumerate(["tables*", "mlp.*", "all"] * 4):
+        for seed, target in enumerate(["tables*", "mlp.*", "all", "rest"] * 3):
             with inject(model, FixedCount(2, bits=(28,)), target, seed=seed) as error_map:
                 full, rerun = evaluator.run(), evaluator.rerun(error_map)
                 with torch.no_grad():
                     bare = [model(batch.dense_features, batch.sparse_features) for batch in rows.batches(2048)]
             assert np.array_equal(full.scores, rerun.scores, equal_nan=True)
             assert np.array_equal(full.scores, torch.cat(bare).numpy(), equal_nan=True)
+            reading = {"softmax": 0, "capacity": n, "mean": len(expected[-1])}[coupling]  # `one_hot` may be a branch
+            assert rerun.rows_reached == (reading if target == "rest" else n)

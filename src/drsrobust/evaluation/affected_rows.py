@@ -144,7 +144,7 @@ class AffectedRows(Passes):
         errors."""
         if isinstance(self._rows, OtherRows) or self.all_rows is not None or not self.flow.uniform:
             return None
-        return self._part(self._rows.take(self._probed), self.flow.effects[:1])
+        return self._part(self._rows.take(self._probed), [self.flow.read])
 
     def one_batch(self, number: int) -> "AffectedRows":
         """As this, of one of the golden run's batches. The model must be without errors."""
@@ -247,8 +247,8 @@ class AffectedRows(Passes):
         if self.everything is None and not np.array_equal(self._in_their_batches(0), self.scores):
             return False
         if self._split is None:
-            few = self._ends[0]
-            return self.everything is not None or near(self._scored(self.batches[:1], few), self.scores[:few])
+            first = np.arange(1)
+            return self.everything is not None or near(self.again(first), self.scores_of(first))
         if self.all_rows is not None:
             return True  # a few rows by themselves have other scores
         return self._near(self._scored(PaddedBatches(self._split, rows=self._probed), len(self._probed)))
@@ -285,7 +285,7 @@ class AffectedRows(Passes):
     def of(self, maps: Iterable[ErrorMap]) -> Affected:
         """The rows and tensors that the errors of several maps together affect."""
         dense = tables = 0
-        hits: list[tuple[float, str, Any, int]] = []
+        hits: list[tuple[str, Any, int]] = []
         for error_map in maps:
             for entry, entries in list(error_map.by_tensor()):
                 fingerprint = error_map.fingerprint[entry]
@@ -300,11 +300,8 @@ class AffectedRows(Passes):
                 else:
                     tables |= 1 << number
                     words = self._lookups.words(error_map)[entries]
-                    hits.append(
-                        (len(words) / fingerprint.shape[0], fingerprint.name, words, prod(fingerprint.shape[1:]))
-                    )
-        hits.sort(key=lambda hit: -hit[0])  # every row is computed where one of the first tables reaches many
-        ids = ((table, words // width) for _, table, words, width in hits)
+                    hits.append((fingerprint.name, words, prod(fingerprint.shape[1:])))
+        ids = ((table, words // width) for table, words, width in hits)
         if not self.flow.uniform:
             return self._by_batches(dense, tables, self._lookups.rows(ids))
         rows = self._lookups.rows(ids, MAX_SHARE_ALONE_DENSE * self.n if dense else np.inf)
@@ -327,10 +324,10 @@ class AffectedRows(Passes):
         Raises:
             CoupledRowsError: an error in one row changed other rows of its batch.
         """
-        if not len(affected.rows) and (affected.batches is not None or not affected.dense):
+        hit, everywhere = affected.dense | affected.tables, affected.dense and affected.batches is None
+        if not everywhere and not len(affected.rows):
             return self.scores, affected.rows
         start = time.process_time()
-        hit, everywhere = affected.dense | affected.tables, affected.dense and affected.batches is None
         if affected.batches is not None:
             scores = self._some_batches(hit, affected.rows, affected.batches)
         elif everywhere and (changed := self._changed(affected)) is not None:
@@ -424,13 +421,12 @@ def with_witnesses(rows: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
     total = max(64, m + WITNESSES * -(-m // (BATCH - WITNESSES)))
     total += -total % 32  # so that no padding is needed
     random = np.random.default_rng([m, int(rows[0]), int(rows[-1])])  # the same witnesses in every process
-    witnesses = total - m
-    fillers = random.integers(n, size=4 * witnesses)
-    unaffected = fillers[rows[np.minimum(np.searchsorted(rows, fillers), m - 1)] != fillers]
+    place = random.integers(n - m, size=total - m)  # of each witness among the unaffected rows
     is_witness = np.zeros(total, bool)
-    is_witness[np.linspace(0, total - 1, witnesses).astype(np.int64)] = True
+    is_witness[np.linspace(0, total - 1, total - m).astype(np.int64)] = True
     numbers = np.empty(total, np.int64)
-    numbers[is_witness], numbers[~is_witness] = np.resize(unaffected, witnesses), rows
+    numbers[is_witness] = place + np.searchsorted(rows - np.arange(m), place, side="right")  # affected rows before it
+    numbers[~is_witness] = rows
     return numbers, is_witness
 
 

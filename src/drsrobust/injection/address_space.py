@@ -190,9 +190,8 @@ class EligibleBits:
         if self.tensor.rows is None:
             return range(-(-self.tensor.size * itemsize // row_bytes))
         length = self.tensor.row_words * itemsize
-        first, last = self.tensor.rows * length // row_bytes, ((self.tensor.rows + 1) * length - 1) // row_bytes
-        candidates = first[:, None] + np.arange(int((last - first).max(initial=0)) + 1)
-        return np.unique(candidates[candidates <= last[:, None]])
+        first, end = self.tensor.rows * length // row_bytes, -(-(self.tensor.rows + 1) * length // row_bytes)
+        return np.unique(_ranges(first, end - first))
 
 
 @lru_cache(maxsize=256)
@@ -353,9 +352,7 @@ class AddressSpace:
             end = eligible.run_end(start)
             end = np.where(end - start > length, start + length, end)
             end[:-1] = np.minimum(end[:-1], start[1:])  # the next one continues there
-            sizes = end - start
-            within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-            parts.append(np.repeat(start, sizes) + within + (self._ends[index] - eligible.bits))
+            parts.append(_ranges(start, end - start) + (self._ends[index] - eligible.bits))
         return np.concatenate(parts)
 
     def read(self, tensor: np.ndarray, word: np.ndarray) -> np.ndarray:
@@ -414,6 +411,11 @@ def union_bits(spaces: Iterable[AddressSpace]) -> int:
                 masks = np.bitwise_or.reduce(chosen)
                 total += int(np.bitwise_count(masks).sum()) * (int(words) // len(masks))
     return total
+
+
+def _ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """The numbers of some ranges, given by their first numbers and sizes, int64 [n]: one range after the other."""
+    return np.arange(sizes.sum()) + np.repeat(starts - np.cumsum(sizes) + sizes, sizes)
 
 
 def _parts(positions: np.ndarray, ends: np.ndarray) -> Iterator[tuple[int, slice, np.ndarray]]:
