@@ -1,13 +1,14 @@
 """`figures/README.md`: the table of the study's figures and statements, then every figure with its message and data."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from drsrobust_extras.pages.plots.save import read_words
-from drsrobust_study.fleet_risk import worded
+from drsrobust_study import fleet_risk, memories
 from reproduce.published_notebooks import FOLDER
 from reproduce.quantities import message, with_message
 from reproduce.readme_tables import taken
@@ -15,7 +16,12 @@ from reproduce.statements import TABLE, load_statements, statements_of
 from reproduce.statements_page import SECOND_HAND, statements_table
 
 WIDTH = 830  # pixels of a figure of 7 inches
-FLEET = "13_fleet_risk"  # a table in place of a figure
+# Tables in place of figures, in words.
+TABLES = {
+    "12_memory_faults_today": memories.worded,
+    "13_fleet_risk": fleet_risk.worded,
+    "13_fleet_risk_today": memories.fleets_worded,
+}
 
 
 def figures_page(figures: Path, run: dict[str, Any]) -> str:
@@ -53,11 +59,13 @@ def figures_page(figures: Path, run: dict[str, Any]) -> str:
             ]
             files = f"[SVG]({name}.svg), [CSV](data/{name}.csv), {_notebook(figures, notebook)}"
             lines += [f"`{name}`: {files}; `.venv/bin/python -m reproduce {notebook}`; {_answer(notebook)}."]
-    risk = figures / f"{FLEET}.csv"
-    if risk.is_file():
-        lines += ["", "## Tables", "", f'<a id="{FLEET}"></a>', "", *_fleet_table(risk), ""]
-        files = f"[CSV]({FLEET}.csv), {_notebook(figures, FLEET)}"
-        lines += [f"`{FLEET}`: {files}; `.venv/bin/python -m reproduce {FLEET}`; {_answer(FLEET)}."]
+    drawn_tables = {name: in_words for name, in_words in TABLES.items() if (figures / f"{name}.csv").is_file()}
+    lines += ["", "## Tables"] if drawn_tables else []
+    for name, in_words in drawn_tables.items():
+        notebook = next(one["notebook"] for one in run["notebooks"] if name.startswith(one["notebook"]))
+        lines += ["", f'<a id="{name}"></a>', "", *_table(figures / f"{name}.csv", in_words), ""]
+        files = f"[CSV]({name}.csv), {_notebook(figures, notebook)}"
+        lines += [f"`{name}`: {files}; `.venv/bin/python -m reproduce {notebook}`; {_answer(notebook)}."]
     return "\n".join(lines) + "\n"
 
 
@@ -68,9 +76,9 @@ def _notebook(figures: Path, name: str) -> str:
     return f"[{name}](../notebooks/{name}.ipynb){words}"
 
 
-def _fleet_table(path: Path) -> list[str]:
-    """The table of fleet risk with its caption, as lines of Markdown."""
-    table = worded(pd.read_csv(path)).astype(str)
+def _table(path: Path, in_words: Callable[[pd.DataFrame], pd.DataFrame]) -> list[str]:
+    """A table with its caption, as lines of Markdown."""
+    table = in_words(pd.read_csv(path)).astype(str)
     rows = [list(table.columns), ["---"] * len(table.columns), *table.to_numpy().tolist()]
     caption = json.loads(path.with_suffix(".json").read_text())["caption"]
     return [caption, "", *(f"| {' | '.join(row)} |" for row in rows)]

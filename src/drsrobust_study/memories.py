@@ -116,6 +116,49 @@ def lead(table: "pd.DataFrame") -> str:
     return "\n".join(sentences)
 
 
+def worded(table: "pd.DataFrame") -> "pd.DataFrame":
+    """`recovered` with its ranges in words."""
+    import pandas as pd
+
+    left = table["bits_left_most"] == 0
+    shares = [
+        "all of it: no wrong bit is left" if none else _span(row.recovery_least, row.recovery_most)
+        for none, row in zip(left, table.itertuples(), strict=True)
+    ]
+    stops = [
+        "" if np.isnan(row.stopped_most) else _span(row.stopped_least, row.stopped_most) for row in table.itertuples()
+    ]
+    return pd.DataFrame(
+        {
+            "memory": table["memory"].map(PLATFORMS),
+            "a fault of a device costs, AUC": [_span(row.lost_least, row.lost_most) for row in table.itertuples()],
+            "protection": table["mitigation"].map(mitigation_label),
+            "gives back, share": shares,
+            "stops the host, share of faults": stops,
+            "chipkill": table["memory"].map(lambda name: chipkill(name).partition(":")[0].rstrip(".")),
+        }
+    )
+
+
+def fleets_worded(table: "pd.DataFrame") -> "pd.DataFrame":
+    """`fleets` with its ranges in words."""
+    import pandas as pd
+
+    def spans(name: str) -> list[str]:
+        ends = table[[f"{name}_least", f"{name}_most"]].itertuples(index=False)
+        return ["not known" if np.isnan(least) else _span(least, most) for least, most in ends]
+
+    return pd.DataFrame(
+        {
+            "memory": table["memory"].map(PLATFORMS),
+            "protection": table["protection"].map(mitigation_label),
+            "wrong recommendations a day": spans("wrong"),
+            "stopped hosts, or errors that codes do not correct, a day": spans("stops"),
+            "rates": table["rates"],
+        }
+    )
+
+
 def chipkill(memory: str) -> str:
     """Whether chipkill is to be had, in words."""
     try:
