@@ -74,9 +74,11 @@ def _checked(path: Path, table: pa.Table, identity: str, schema: pa.Schema) -> t
         raise StoreError(f"{path} is no chunk of a campaign; remove it from {path.parent}")
     if metadata[_IDENTITY] != identity.encode():
         raise StoreError(f"{path} belongs to another campaign; remove it from {path.parent}")
-    if missing := [name for name in LATER if name in schema.names and name not in table.schema.names]:
-        for name in missing:  # of an earlier version
-            table = table.append_column(schema.field(name), pa.nulls(len(table), schema.field(name).type))
+    if not table.schema.equals(schema):
+        names = table.schema.names
+        for name in LATER:  # an earlier version did not have them
+            if name in schema.names and name not in names:
+                table = table.append_column(schema.field(name), pa.nulls(len(table), schema.field(name).type))
         table = table.select([name for name in schema.names if name in table.schema.names])
     if not table.schema.equals(schema):
         raise StoreError(f"{path} has other columns than its campaign, {difference(table.schema, schema)}; {_AGAIN}")

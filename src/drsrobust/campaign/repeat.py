@@ -23,7 +23,8 @@ from drsrobust.campaign.table import LATER
 from drsrobust.campaign.trial import Runner
 
 HARM = ("condition", "trial", "outcome", "auc", "logloss", "rows_reached")  # columns that `trials_to_repeat` reads
-SHARE = 0.05  # of the stored trials that are repeated first, and of a run's time that repeated trials take
+SHARE = 0.05  # of the stored trials are repeated first, at most, and of a run's time repeated trials take so much
+FEW = 8  # trials that are repeated first, even if they are a larger share
 TOLERANCE = 1e-6  # of AUC, on another processor or with other versions
 NOT_COMPARED = ("seconds", "worker", "error", "rows_reached")  # times, a text, and how much was computed
 _OF_THE_MAP = ("seed", "outcome", "bits_flipped", "words_hit", "realised_rate", "errors")
@@ -79,8 +80,8 @@ class Repeats:
 def trials_to_repeat(stored: pa.Table, kinds: np.ndarray) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """The trials that tell most, as (condition, trial): those that are repeated first, and later ones.
 
-    The most harmed trial of each kind is first: of one kind at least, and of no more than `SHARE` of the stored trials, the
-    worst ones. Then follow that of each condition, if its errors reached rows, and the conditions' first trials, which have no
+    The most harmed trial of each kind is first, the worst ones if they are over `FEW` and over `SHARE` of the stored trials.
+    Then follow that of each condition, if its errors reached rows, and the conditions' first trials, which have no
     error at low rates, so that other code gives the same. Their order is by chance, another one as the store grows.
 
     Args:
@@ -110,7 +111,7 @@ def trials_to_repeat(stored: pa.Table, kinds: np.ndarray) -> tuple[list[tuple[in
     # Where no error reached a row, no stored trial can show other code (see `StoredProbes`).
     rows = dict.fromkeys([*of_kinds, *of_conditions[reached[of_conditions]], *begins])
     places = [(int(condition[row]), int(trial[row])) for row in rows]
-    n = min(len(of_kinds), max(1, int(SHARE * len(stored))))
+    n = min(len(of_kinds), max(FEW, int(SHARE * len(stored))))
     return places[:n], places[n:]
 
 
