@@ -60,12 +60,6 @@ def read_chunk(path: Path, identity: str, schema: pa.Schema) -> tuple[pa.Table, 
         return _checked(path, file.read(schema.names, use_threads=False), identity, schema)
 
 
-def read_keys(path: Path, identity: str, schema: pa.Schema) -> tuple[pa.Table, list[str]]:
-    """As `read_chunk`, without the rest of the file: only checksums of pages are compared."""
-    with _reading(path), pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
-        return _checked(path, file.read(schema.names, use_threads=False), identity, schema)
-
-
 def _checked(path: Path, table: pa.Table, identity: str, schema: pa.Schema) -> tuple[pa.Table, list[str]]:
     """The table without metadata, and the replaced names. Raises StoreError for a chunk of another store or name, ValueError
     for one that could not have been written."""

@@ -12,7 +12,7 @@ nothing.
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -32,7 +32,6 @@ from drsrobust.campaign.chunk_file import (
     keys_of,
     may_hold,
     read_chunk,
-    read_keys,
     why,
     write_chunk,
 )
@@ -267,7 +266,7 @@ class Store:
             StoreError: a chunk that is damaged, foreign, renamed or gone, or a duplicate trial.
             OSError: the disk is full, or the folder cannot be written to; nothing is lost.
         """
-        chunks = self._load(read_chunk, self.schema)
+        chunks = self._load(self.schema)
         for name in set(self._names()) - {path.name for path, _ in chunks}:
             (self.folder / name).unlink()  # replaced already
         for condition, group in groupby(self._by_condition(chunks), key=lambda chunk: chunk[0]):
@@ -315,12 +314,8 @@ class Store:
         kept = self._kept
         if kept is not None and set(names) <= set(kept.column_names):
             return kept.select(names)
-        return self._read(read_chunk, names)
-
-    def _read(self, read: Callable, columns: Sequence[str]) -> pa.Table:
-        """Columns of all finished trials, by condition, then trial, as `read` gives those of a chunk."""
-        schema = pa.schema([field for field in self.schema if field.name in {"condition", "trial", *columns}])
-        return self._sorted(self._load(read, schema), schema).select(columns)
+        schema = pa.schema([field for field in self.schema if field.name in {"condition", "trial", *names}])
+        return self._sorted(self._load(schema), schema).select(names)
 
     def trial(self, condition: int, trial: int) -> pa.Table:
         """A stored trial, one row.
@@ -336,23 +331,18 @@ class Store:
         raise StoreError(f"{self.folder} holds no trial {trial} of condition {condition}")
 
     def keys(self) -> np.ndarray:
-        """Condition and number of each finished trial: int64 [n, 2], ascending. It reads only these two columns, and so finds
-        less damage than `read`.
-
-        Raises:
-            StoreError: as `read`.
-        """
+        """Condition and number of each finished trial: int64 [n, 2], ascending. Raises as `read`."""
         names = ["condition", "trial"]
-        table = self._read(read_keys, names) if self._kept is None else self._kept
+        table = self.read(names)
         return np.stack([table[name].to_numpy() for name in names], axis=1)
 
-    def _load(self, read: Callable, schema: pa.Schema) -> list[tuple[Path, pa.Table]]:
-        """The chunks that are not replaced, as `read` gives the columns of a schema."""
+    def _load(self, schema: pa.Schema) -> list[tuple[Path, pa.Table]]:
+        """The columns of a schema of the chunks that are not replaced."""
         while True:
             paths = [self.folder / name for name in self._names()]
             try:
                 with ThreadPoolExecutor() as threads:
-                    chunks = list(threads.map(partial(read, identity=self.identity, schema=schema), paths))
+                    chunks = list(threads.map(partial(read_chunk, identity=self.identity, schema=schema), paths))
                 break
             except StoreError:
                 if [path.name for path in paths] == self._names():

@@ -143,8 +143,8 @@ class StoredTrials(ABC):
 
     @property
     def _narrow(self) -> list[str]:
-        """The columns of the store but the flipped bits, of which a trial may have very many."""
-        return [name for name in self.store.schema.names if name != "errors"]
+        """The store's columns that `run` and `table` read. A trial may have very many flipped bits."""
+        return [name for name in self.store.schema.names if name not in ("error", "worker", "errors")]
 
     def _compute(self, runner: Runner, workers: int | None, executor: Executor | None, progress: bool) -> None:
         """Computes and stores the trials that are not in the store yet. Arguments and errors are those of `run`."""
