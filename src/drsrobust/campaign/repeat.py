@@ -23,8 +23,8 @@ from drsrobust.campaign.table import LATER
 from drsrobust.campaign.trial import Runner
 
 HARM = ("condition", "trial", "outcome", "auc", "logloss", "rows_reached")  # columns that `trials_to_repeat` reads
-SHARE = 0.05  # of the stored trials are repeated first, at most, and of a run's time repeated trials take so much
-FEW = 8  # trials that are repeated first, even if they are a larger share
+SHARE = 0.05  # at most: of the stored trials, that are repeated first; of a run's time, that repeated trials take
+FEW = 8  # that are repeated first even if they are a larger share
 TOLERANCE = 1e-6  # of AUC, on another processor or with other versions
 NOT_COMPARED = ("seconds", "worker", "error", "rows_reached")  # times, a text, and how much was computed
 _OF_THE_MAP = ("seed", "outcome", "bits_flipped", "words_hit", "realised_rate", "errors")
