@@ -24,7 +24,7 @@ from benchmarks.common import (
     text,
     verdict_text,
 )
-from benchmarks.op_profile import price_of_checks, price_of_seeing, profile
+from benchmarks.op_profile import price_of_checks, price_of_opening, price_of_seeing, profile
 from benchmarks.published_loop import LoopTrial, OneFlipLoop, ReloadLoop
 from benchmarks.trial_cost import TrialCost, campaign_of
 from drsrobust._processes import threads
@@ -89,6 +89,7 @@ def campaign_cost(
     workers: Sequence[int] = (1, 2),
     workers_seconds: float = 60.0,
     make: Callable[[int, int], Case] = large_case,
+    opened: int = 1000,
     progress: bool = True,
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, list[str]]:
     """Measures on one thread of this process; CPU time unless a column says otherwise.
@@ -103,6 +104,7 @@ def campaign_cost(
         growth_rows, growth_table_rows: rows, and rows of all tables, of the growth table; empty: no growth is measured.
         workers, workers_seconds: numbers of processes there, and the time of one process.
         make: (rows, rows of all tables) -> the case whose growth is measured.
+        opened: conditions of the finished campaign of the first model that is opened.
         progress: shows a progress bar.
 
     Returns:
@@ -123,6 +125,12 @@ def campaign_cost(
                 remarks += [f"{case.name}: {case.remark}"] if case.remark else []
                 evaluator, made, probed = price_of_seeing(case)
                 remarks.append(f"{case.name}: an Evaluator takes {made:.1f} golden runs, its probes {probed:.1f}, once")
+                if not rows:
+                    opening, repeats = price_of_opening(evaluator, opened)
+                    remarks.append(
+                        f"{case.name}: a finished campaign of {opened:,} conditions opens in {opening:.2f} s of CPU, and "
+                        f"repeats trials in {repeats:.2f} s"
+                    )
                 rows += _case(case, evaluator, chosen, errors, seconds, loop_trials, bar.update)
                 parts += _profiles(case, evaluator, chosen, seconds)
                 for target, error in PROFILED:

@@ -19,9 +19,10 @@ from benchmarks.trial_cost import campaign_of
 from drsrobust._processes import threads
 from drsrobust.campaign import Campaign, Store
 from drsrobust.campaign import trial as work
+from drsrobust.campaign.repeat import Repeats
 from drsrobust.evaluation import Evaluator
 from drsrobust.evaluation import affected_rows as reach
-from drsrobust.injection import ErrorModel, Injection, resolve
+from drsrobust.injection import BitFlip, ErrorModel, Injection, resolve
 from drsrobust.models import padded_batches, score
 from drsrobust.models.scoring import PaddedBatches
 
@@ -227,6 +228,19 @@ def price_of_seeing(case: Case) -> tuple[Evaluator, float, float]:
         start = time.process_time()
         evaluator.probe()
         return evaluator, made / min(runs), (time.process_time() - start) / min(runs)
+
+
+def price_of_opening(evaluator: Evaluator, conditions: int) -> tuple[float, float]:
+    """CPU seconds in which a finished campaign of so many conditions, of three trials each, is made and gives its table:
+    without the trials that are repeated, and those of these."""
+    clock, errors = Clock(), [BitFlip(1e-6 * (1 + place / conditions)) for place in range(conditions)]
+    with threads(1), tempfile.TemporaryDirectory() as folder:
+        for _ in range(2):
+            clock.seconds.clear()
+            with clock.on(REST), patch.object(Repeats, "begin", clock.timed(Repeats.begin, "repeats")):
+                campaign = Campaign(evaluator, errors=errors, trials=3, sampling="plain", store=f"{folder}/store")
+                campaign.run(workers=1, progress=False)
+    return clock.seconds[REST], clock.seconds["repeats"]
 
 
 def profile(evaluator: Evaluator, error: ErrorModel, target: str, trials: int) -> list[dict[str, Any]]:

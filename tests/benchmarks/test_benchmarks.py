@@ -140,7 +140,7 @@ def test_campaign(bench, monkeypatch):
         "campaign_growth": campaign.GROWTH_COLUMNS,
         "campaign_profile": campaign.PROFILE_COLUMNS,
     }
-    tables, text = bench(campaign, columns, campaign_cost=small | {"workers": [1], "workers_seconds": 0.1})
+    tables, text = bench(campaign, columns, campaign_cost=small | {"workers": [1], "workers_seconds": 0.1, "opened": 3})
     table = tables["campaign"]
     ours = table[table["method"] == OURS]
     assert positive(table[["ms_per_trial", "forward_ms", "auc_ms"]]) and positive(ours[["over_sum", "over_loop"]])
@@ -148,6 +148,7 @@ def test_campaign(bench, monkeypatch):
     assert positive(tables["campaign_growth"]["wall_ms_per_trial"])
     shares = tables["campaign_profile"].fillna({"rate": 0}).groupby(["target", "error_model", "rate"])["share"].sum()
     assert shares.to_numpy() == pytest.approx(1, abs=1e-5) and "Targets" in text and "Where the time goes" in text
+    assert "a finished campaign of 3 conditions opens in " in text
 
 
 @pytest.mark.long

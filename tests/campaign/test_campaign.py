@@ -1,4 +1,5 @@
 import copy
+import shutil
 import time
 
 import numpy as np
@@ -6,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from drsrobust.campaign import Campaign, StoreError, decades, schedule
+from drsrobust.campaign import Campaign, StoreError, decades, repeat, schedule, store
 from drsrobust.campaign import trial as running
 from drsrobust.campaign.trial import SCHEMA
 from drsrobust.evaluation import Evaluator
@@ -88,16 +89,28 @@ def test_nothing_is_computed_twice(evaluator, tmp_path, monkeypatch):
     monkeypatch.setattr(
         running, "run_trial", lambda *given, **options: computed.append(given[2]) or run_trial(*given, **options)
     )
+    read, real = [], store.read_chunk
+    monkeypatch.setattr(
+        store, "read_chunk", lambda path, *given, **schema: read.append(path) or real(path, *given, **schema)
+    )
     again = campaign(evaluator, tmp_path / "s")
     pd.testing.assert_frame_equal(again.run(progress=False), more)
-    # The first trial of each condition and the most harmed one, to check the store, once for each object.
-    expected = []
-    for _, part in more.groupby(["error_model", "rate", "target"], sort=False, dropna=False):
-        harmed = part[part["rows_reached"] > 0].sort_values(["outcome", "auc"], kind="stable")  # nonfinite, ok
-        expected += list(dict.fromkeys([0, *harmed["trial"][:1]]))
-    assert computed == expected and 6 < len(expected) <= 12
+    # To check the store the most harmed trial of each kind, once for each object; each chunk is read once.
+    harmed = more[more["rows_reached"] > 0].sort_values(["outcome", "auc"], kind="stable")  # nonfinite, ok
+    expected = harmed.drop_duplicates(["error_kind", "target"])["trial"].tolist()
+    assert (
+        computed == expected and len(expected) == 4 and len(read) == len(list(again.store.folder.glob("*.parquet"))) + 4
+    )
     again.run(progress=False)
     assert computed == expected
+    # In a run with other trials also those of each condition and the first ones, if there is time.
+    each = harmed.drop_duplicates(["error_model", "rate", "target"])["trial"]
+    for share, repeated in ((0.0, 4), (1e9, 6 + (each > 0).sum())):
+        shutil.copytree(tmp_path / "s", folder := tmp_path / f"{share}")
+        monkeypatch.setattr(repeat, "SHARE", share)
+        computed.clear()
+        campaign(evaluator, folder, trials=8).run(workers=1, progress=False)
+        assert len(computed) == 6 * 2 + repeated
     pd.testing.assert_frame_equal(campaign(evaluator, tmp_path / "s", trials=3).run(progress=False), first)
     timings = campaign(evaluator, tmp_path / "s").timings()
     assert len(timings) == 36 and (timings["seconds"] > 0).all()

@@ -229,7 +229,7 @@ def test_a_trial_that_changes_from_run_to_run(rows, tmp_path, monkeypatch):
     monkeypatch.setattr("drsrobust.campaign.trial_code.short_digest", lambda *_, **__: "0" * 16)
     made(rows, tmp_path / "s", errors=[Drifting(1e-2)]).run(progress=False)
     with pytest.raises(
-        StoreError, match=r"trial 0 of .* is not deterministic: \w+ .*, and .* when it is computed twice here"
+        StoreError, match=r"trial \d of .* is not deterministic: \w+ .*, and .* when it is computed twice here"
     ):
         made(rows, tmp_path / "s", errors=[Drifting(1e-2)]).run(progress=False)
 

@@ -3,7 +3,9 @@ reach no row."""
 
 import json
 import os
+from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -11,7 +13,7 @@ import torch
 from torch import nn
 
 import drsrobust as dr
-from drsrobust.campaign.repeat import HARM, trials_to_repeat
+from drsrobust.campaign import repeat
 from drsrobust.campaign.store import StoreError
 from drsrobust.evaluation import evaluator as evaluators
 
@@ -85,7 +87,7 @@ def test_other_code_at_a_low_rate_is_refused(rows, file, tmp_path, monkeypatch, 
 
 
 def stored(*trials, metric=()):
-    names = [*HARM, *metric]
+    names = [*repeat.HARM, *metric]
     types = dict.fromkeys(names, pa.float64()) | {
         "condition": pa.int64(), "trial": pa.int64(), "outcome": pa.string(), "rows_reached": pa.int64()
     }  # fmt: skip
@@ -121,12 +123,36 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_the_trials_that_tell_most(case):
     trials, expected = CASES[case]
-    assert trials_to_repeat(stored(*trials)) == expected
+    first, later = repeat.trials_to_repeat(stored(*trials), np.zeros(4, int))
+    assert len(first) == bool(trials) and len({*first, *later}) == len(first) + len(later)
+    assert {c: sorted(t for at, t in first + later if at == c) for c, _ in first + later} == expected
+    each, _ = repeat.trials_to_repeat(stored(*trials), np.arange(4))
+    assert {c: [t] for c, t in each} == {c: t[-1:] for c, t in expected.items()}
 
 
 def test_a_metric_counts_where_there_is_no_auc():
     trials = [(0, n, "ok", None, None, 9, value) for n, value in enumerate((0.5, 0.5, 0.1, 0.5, 0.6))]
-    assert trials_to_repeat(stored(*trials, metric=["ndcg"])) == {0: [0, 2]}
+    assert repeat.trials_to_repeat(stored(*trials, metric=["ndcg"]), np.zeros(1, int)) == ([(0, 2)], [(0, 0)])
+
+
+def test_later_trials_take_a_twentieth_of_the_time(monkeypatch):
+    """Here each takes a second; the first one of a kind is no later one."""
+    clock, checked = SimpleNamespace(now=0.0, monotonic=lambda: clock.now), []
+
+    def check(store, runner, *place):
+        checked.append(place[:2])
+        clock.now += 1
+
+    for name, value in {"time": clock, "_check_trial": check, "_differing": lambda made_by: ""}.items():
+        monkeypatch.setattr(repeat, name, value)
+    condition = SimpleNamespace(kind=(), error_model="", target="")
+    table = stored(*((number, 0, "ok", 0.8, 0.5, 9) for number in range(9)))
+    repeats = repeat.Repeats(SimpleNamespace(made_by={}), None, [condition] * 9, table)
+    repeats.begin()
+    for now, n in ((0, 1), (39, 1), (40, 2), (100, 5), (1000, 9)):
+        clock.now = max(clock.now, now)
+        repeats.go_on()
+        assert len(set(checked)) == len(checked) == n
 
 
 def test_a_guard_that_no_stored_trial_shows_is_refused(rows, file, tmp_path):

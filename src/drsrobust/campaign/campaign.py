@@ -178,7 +178,7 @@ class Campaign(StoredTrials):
         self._note_code()
         self._runner.check_same(evaluator, {**self._what, "trials": self.trials})
         self._is_temporary = store is None and missing is not None
-        self._checked: set[int] = set()
+        self._checked = False
         self.store: Any = None  # a process that follows has none
         if self._runner.follows(evaluator):
             return
@@ -276,10 +276,12 @@ class Campaign(StoredTrials):
     ) -> "pd.DataFrame":
         """Computes the trials that are not in the store yet, and returns the table of all trials.
 
-        Of each condition the first stored trial and the most harmed one are computed again, once for this object: the store is
-        refused if code, data or machine now give another result (bit for bit on the processor and with the versions that made
-        it, else within 1e-6 in AUC, with a warning). Code and settings must be those of when this object was made. Errors of
-        an interrupted `with dr.inject(...)` are undone first, with a warning.
+        Stored trials are computed again, once for this object: at the start the most harmed one of each kind of error, target
+        and protection (at most 5 % of the stored trials), and between the trials of this run that of each condition and its
+        first one, as far as 5 % of the run's time goes. The store is refused if code, data or machine now give another result
+        (bit for bit on the processor and with the versions that made it, else within 1e-6 in AUC, with a warning). Code and
+        settings must be those of when this object was made. Errors of an interrupted `with dr.inject(...)` are undone first,
+        with a warning.
 
         Args:
             workers: processes of one thread each; 1: this process. None: this process, and as soon as more than a minute of
@@ -339,16 +341,19 @@ class Campaign(StoredTrials):
         if executor is not None or (workers or 1) > 1:
             self._check_workers()  # before any work
         try:
-            self._run(runner, workers, executor, progress)
+            text, table = self._run(runner, workers, executor, progress)
         finally:
             runner.end()
             self._note_code()
-        if text := self.raised_text():
+        if text:
             warnings.warn(text, stacklevel=2)
-        return self.table()
+        return table
 
-    def _run(self, runner: LocalRunner, workers: int | None, executor: Executor | None, progress: bool) -> None:
-        with self.store.writing():
+    def _run(
+        self, runner: LocalRunner, workers: int | None, executor: Executor | None, progress: bool
+    ) -> "tuple[str, pd.DataFrame]":
+        """What is to be said of trials that raised, and the table."""
+        with self.store.writing(self._narrow):
             if self._shard and not self.store.full_run and (why := full_run_of(shard_folders(self._whole.folder))):
                 self.store.restart(why)  # trials of shards must be alike
             probes = StoredProbes(self.store, self.conditions)
@@ -368,6 +373,8 @@ class Campaign(StoredTrials):
                 self.store.restart(str(coupled))
                 self._compute(runner, workers, executor, progress)
             probes.keep(found, runner.probe_target)
+            table = self.table()
+            return self.raised_text() if (table["outcome"] == "raised").any() else "", table
 
     def _described(self, stored: pa.Table) -> "pd.DataFrame":
         """As of all campaigns; of rankings also the headlines without errors, and what each trial lost of them."""

@@ -60,6 +60,11 @@ class Condition:
         return key if self.stratum is None else (*key, self.stratum.name)
 
     @property
+    def kind(self) -> tuple[str | None, ...]:
+        """What decides which code its trials run: the kind of error, the target and the mitigation's identity."""
+        return self.error_model.columns()["error_kind"], str(self.target), self.identity
+
+    @property
     def protection(self) -> str:
         """The mitigation's label, which several settings may share."""
         return NONE if self.mitigation is None else self.mitigation.name

@@ -1,10 +1,12 @@
-"""Stored trials computed again, the first and the most harmed one of each condition, to see that code and machine still give
-what is stored.
+"""Stored trials computed again, to see that code and machine still give what is stored.
 
 The campaign's identity holds all code that can be found. What it cannot hold (a file that a function reads, a compiled
-extension, an environment variable) shows here.
+extension, an environment variable) shows here, most likely in the trial with the largest loss: of each kind of error, target
+and protection this one is repeated before anything else, also where nothing is left to compute. The most harmed trial of each
+condition, and its first one, follow between the trials of the run, as far as a twentieth of its time goes.
 """
 
+import time
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -14,24 +16,78 @@ import pyarrow as pa
 
 from drsrobust._processes import threads
 from drsrobust._provenance import machine, versions
+from drsrobust.campaign.conditions import Condition
 from drsrobust.campaign.schedule import Chunk
 from drsrobust.campaign.store import Store, StoreError
 from drsrobust.campaign.table import LATER
 from drsrobust.campaign.trial import Runner
 
 HARM = ("condition", "trial", "outcome", "auc", "logloss", "rows_reached")  # columns that `trials_to_repeat` reads
+SHARE = 0.05  # at most: of the stored trials, that are repeated first; of a run's time, that repeated trials take
+FEW = 8  # that are repeated first even if they are a larger share
 TOLERANCE = 1e-6  # of AUC, on another processor or with other versions
 NOT_COMPARED = ("seconds", "worker", "error", "rows_reached")  # times, a text, and how much was computed
 _OF_THE_MAP = ("seed", "outcome", "bits_flipped", "words_hit", "realised_rate", "errors")
 
 
-def trials_to_repeat(stored: pa.Table) -> dict[int, list[int]]:
-    """The trials that tell most, by condition: its first one, and the most harmed one whose errors reached rows. At low rates
-    the first one has no error, and other code gives the same.
+class Repeats:
+    """The repeated trials of one run. Each is compared with what is stored: bit for bit on the processor and with the versions
+    that made the store, else the same errors and an AUC within `TOLERANCE`, with a warning.
+
+    Args:
+        store: that is held for writing.
+        runner: of the campaign.
+        conditions: of the campaign.
+        stored: what `trials_to_repeat` chooses them by; empty: none is repeated.
+    """
+
+    def __init__(self, store: Store, runner: Runner, conditions: Sequence[Condition], stored: pa.Table) -> None:
+        self._store, self._runner, self._conditions = store, runner, conditions
+        kinds: dict[tuple, int] = {}
+        numbers = [kinds.setdefault(condition.kind, len(kinds)) for condition in conditions]
+        self._first, self._later = trials_to_repeat(stored, np.array(numbers))
+        self._differing = _differing(store.made_by)
+        self._began, self._spent, self._last = time.monotonic(), 0.0, 0.0  # seconds
+
+    def begin(self) -> None:
+        """Repeats those that come before the run's own trials.
+
+        Raises:
+            StoreError: a trial has another result; the message has both values.
+        """
+        for place in self._first:
+            self._check(*place)
+        if self._first and self._differing:
+            warnings.warn(
+                f"{self._store.folder} was made with other {self._differing}; some of its trials were computed again and agree "
+                f"within {TOLERANCE:g} in AUC",
+                stacklevel=2,
+            )
+
+    def go_on(self) -> None:
+        """Repeats further ones, while all take at most `SHARE` of the time since this object was made. Raises as `begin`."""
+        while self._later and self._spent + self._last <= SHARE * (time.monotonic() - self._began):
+            self._check(*self._later.pop(0))
+
+    def _check(self, condition: int, trial: int) -> None:
+        began, where = time.monotonic(), self._conditions[condition]
+        name = f"{where.error_model} in {where.target}"
+        _check_trial(self._store, self._runner, condition, trial, name, self._differing)
+        self._last = time.monotonic() - began
+        self._spent += self._last
+
+
+def trials_to_repeat(stored: pa.Table, kinds: np.ndarray) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """The trials that tell most, as (condition, trial): those that are repeated first, and later ones.
+
+    The most harmed trial of each kind is first, the worst ones if they are over `FEW` and over `SHARE` of the stored trials.
+    Then follow that of each condition, if its errors reached rows, and the conditions' first trials, which have no
+    error at low rates, so that other code gives the same. Their order is by chance, another one as the store grows.
 
     Args:
         stored: `condition`, `trial`, `outcome`, `auc`, `logloss` and `rows_reached` of the stored trials, by condition and
             trial; behind them may be a metric, which counts where there is no AUC: by its distance from its median.
+        kinds: int64 [conditions], the kind of each.
     """
     columns = {name: stored[name].to_pandas().to_numpy() for name in stored.column_names}
     condition, trial = columns["condition"], columns["trial"]
@@ -43,45 +99,20 @@ def trials_to_repeat(stored: pa.Table) -> dict[int, list[int]]:
     reached = np.isnan(unknown) | (unknown > 0)  # of training nobody counts rows
     ranks = [-trial, unknown, columns["logloss"].astype(float), loss]
     ranks = [np.nan_to_num(rank, nan=-np.inf, posinf=np.inf, neginf=-np.inf) for rank in ranks]
-    order = np.lexsort((*ranks, columns["outcome"] != "ok", reached, condition))
-    chosen: dict[int, list[int]] = {}
-    for at in np.flatnonzero(np.diff(condition, prepend=-1)):
-        chosen[int(condition[at])] = [int(trial[at])]
-    for at in order[np.flatnonzero(np.diff(condition[order], append=-1))]:  # the last one of each condition
-        repeated = chosen[int(condition[at])]
-        if not reached[at]:
-            continue  # no error reached a row: no stored trial of this condition can show other code (a probe would go here)
-        repeated += [int(trial[at])] if int(trial[at]) not in repeated else []
-    return chosen
+    worst = np.lexsort((*ranks, columns["outcome"] != "ok", reached))[::-1]
 
+    def most_harmed(groups: np.ndarray) -> np.ndarray:
+        """A row of each group, the worst one first."""
+        return worst[np.sort(np.unique(groups[worst], return_index=True)[1])]
 
-def check_trials(
-    store: Store, runner: Runner, names: Sequence[str], conditions: Sequence[int], stored: pa.Table
-) -> None:
-    """Computes stored trials of some conditions again, and compares them with what is stored: bit for bit on the processor and
-    with the versions that made the store, else the same errors and an AUC within `TOLERANCE`, with a warning.
-
-    Args:
-        store: that is held for writing.
-        runner: of the campaign.
-        names: of all conditions, for messages.
-        conditions: numbers of those to check.
-        stored: what `trials_to_repeat` chooses them by.
-
-    Raises:
-        StoreError: a trial has another result; the message has both values.
-    """
-    chosen = trials_to_repeat(stored)
-    differing = _differing(store.made_by)
-    for number in conditions:
-        for trial in chosen.get(number, ()):
-            _check_trial(store, runner, number, trial, names[number], differing)
-    if differing and conditions:
-        warnings.warn(
-            f"{store.folder} was made with other {differing}; some of its trials were computed again and agree within "
-            f"{TOLERANCE:g} in AUC",
-            stacklevel=2,
-        )
+    by_chance = np.random.default_rng(len(stored)).permutation
+    of_kinds, of_conditions = most_harmed(kinds[condition]), by_chance(most_harmed(condition))
+    begins = by_chance(np.flatnonzero(np.diff(condition, prepend=-1)))
+    # Where no error reached a row, no stored trial can show other code (see `StoredProbes`).
+    rows = dict.fromkeys([*of_kinds, *of_conditions[reached[of_conditions]], *begins])
+    places = [(int(condition[row]), int(trial[row])) for row in rows]
+    n = min(len(of_kinds), max(FEW, int(SHARE * len(stored))))
+    return places[:n], places[n:]
 
 
 def _check_trial(store: Store, runner: Runner, condition: int, trial: int, name: str, differing: str) -> None:

@@ -120,9 +120,9 @@ class Schedule:
         """Adds finished trials: `condition`, `trial`, `auc` and `seconds` of each."""
         self._additions += 1
         conditions, trials, seconds = (table[name].to_numpy() for name in ("condition", "trial", "seconds"))
-        touched = set()
-        for condition in np.unique(conditions).tolist():
-            rows = slice(None) if len(table) and (conditions == condition).all() else conditions == condition
+        touched, order = set(), np.argsort(conditions, kind="stable")
+        numbers, starts = np.unique(conditions[order], return_index=True)
+        for condition, rows in zip(numbers.tolist(), np.split(order, starts[1:]), strict=False):
             self._trials[condition].add(trials[rows], float(seconds[rows].sum()))
             touched.add(self._group_of[condition])
         self._new += float(seconds.sum()) if self._additions > 1 else 0.0

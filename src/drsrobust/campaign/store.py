@@ -7,45 +7,40 @@ trials are refused by name.
 Chunks are joined: by their writer, as it goes, and all of a store of many chunks when it is opened for writing. A joined chunk
 carries the names of those that it replaces. These are ignored, and deleted when they can be, so a kill at any time loses
 nothing.
-
-A chunk is named `condition-first-last-crc.parquet`: its condition, its first and last trial (it may lack some between), and
-the CRC-32 of the file. Parquet's page checksums do not cover the footer: of 25,000 bit flips in a chunk one gave other values
-and no error.
 """
 
 import json
 import os
-import re
 import time
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from drsrobust._files import make_folder, new_file, stale_parts, warn_of_writers
 from drsrobust._hashing import digest
 from drsrobust._locks import exclusive
+from drsrobust.campaign.chunk_file import (
+    StoreError,
+    difference,
+    keys_of,
+    may_hold,
+    read_chunk,
+    why,
+    write_chunk,
+)
 from drsrobust.campaign.shards import Shard
-from drsrobust.campaign.table import LATER
 
-_IDENTITY, _REPLACES = b"drsrobust.campaign", b"drsrobust.replaces"
-_NAME = re.compile(r"(?P<content>\d{5,}-\d{8,}-\d{8,})-(?P<crc>[0-9a-f]{8})\.parquet")
-_AGAIN = "delete it and its trials are computed again"
 JOINED_TRIALS = 1024  # of a joined chunk at least, but for the last of a condition
 MANY_CHUNKS = 1000  # a store with more is compacted when it is opened for writing
 JOINED_CHUNKS = 32  # chunks of a condition that a writer joins as it goes
 PATIENCE = 10.0  # seconds to wait for another writer: the lock of a killed run takes a moment to vanish
-
-
-class StoreError(RuntimeError):
-    """A result store that is in use, damaged, full or of another campaign. The message names the file and what to do."""
 
 
 class Store:
@@ -79,6 +74,9 @@ class Store:
         self._definition, self._about = definition, provenance
         self._known: dict[int, set[int]] | None = None  # trials by condition, while this store is held for writing
         self._new: dict[int, list[tuple[Path, pa.Table]]] = {}  # chunks that this writer has not joined yet
+        self._kept: pa.Table | None = (
+            None  # of all trials, from when this store is held for writing until one is written
+        )
         self.full_run: str | None = None
         self.made_by = provenance
         if file := next((place for place in (self.folder, *self.folder.parents) if os.path.isfile(place)), None):
@@ -107,7 +105,7 @@ class Store:
         except FileNotFoundError:
             return False
         except OSError as error:
-            raise StoreError(f"{self._manifest} cannot be read: {_why(error)}") from error
+            raise StoreError(f"{self._manifest} cannot be read: {why(error)}") from error
         except (ValueError, RecursionError, TypeError) as error:
             raise StoreError(
                 f"{self._manifest} is damaged, or is not of a campaign ({error}); pass another store=, or, if a campaign wrote "
@@ -136,8 +134,11 @@ class Store:
         return True
 
     @contextmanager
-    def writing(self) -> Iterator[np.ndarray]:
+    def writing(self, columns: Sequence[str] = ()) -> Iterator[np.ndarray]:
         """Holds the store for writing. The lock belongs to this process and to those it forks.
+
+        Args:
+            columns: that are read from all chunks at once, and kept for `read` until a trial is written; empty: none are kept.
 
         Yields:
             the stored trials, as `keys` returns them.
@@ -149,16 +150,17 @@ class Store:
         with ExitStack() as stack:
             try:
                 self._lock(stack)
-                keys = self._open()
+                stack.callback(self._release)
+                keys = self._open(columns)
             except OSError as error:
-                raise StoreError(f"{self.folder} cannot be written to: {_why(error)}") from error
+                raise StoreError(f"{self.folder} cannot be written to: {why(error)}") from error
             conditions, starts = np.unique(keys[:, 0], return_index=True)
             parts = np.split(keys[:, 1], starts[1:])
             self._known = {c: set(part.tolist()) for c, part in zip(conditions.tolist(), parts, strict=False)}
-            try:
-                yield keys
-            finally:
-                self._known, self._new = None, {}
+            yield keys
+
+    def _release(self) -> None:
+        self._known, self._new, self._kept = None, {}, None
 
     def _lock(self, stack: ExitStack) -> None:
         if os.environ.get("DRSROBUST_WAIT"):
@@ -176,13 +178,14 @@ class Store:
                     ) from error
                 time.sleep(0.1)
 
-    def _open(self) -> np.ndarray:
+    def _open(self, columns: Sequence[str]) -> np.ndarray:
         """Prepares the folder under the lock; returns the stored trials."""
         make_folder(self.folder)
         warn_of_writers(self.folder)
         for stale in stale_parts(self.folder, r".*\.parquet|manifest\.json"):
             stale.unlink()  # of a killed writer: nobody else holds the lock
         exists = self._check_manifest()  # again: another process may have created the store meanwhile
+        self._kept = self.read(columns).combine_chunks() if columns else None
         keys = self.keys()  # chunks without a manifest may be another campaign's
         if not exists:
             self._write_manifest()
@@ -210,10 +213,10 @@ class Store:
         try:
             for chunk in self.folder.glob("*.parquet"):
                 chunk.unlink()
-            self._known, self._new, self.full_run = {}, {}, full_run
+            self._known, self._new, self._kept, self.full_run = {}, {}, None, full_run
             self._write_manifest()
         except OSError as error:
-            raise StoreError(f"{self.folder} cannot be written to: {_why(error)}") from error
+            raise StoreError(f"{self.folder} cannot be written to: {why(error)}") from error
 
     def write(self, table: pa.Table) -> None:
         """Adds finished trials of one condition as one chunk, inside `writing()`.
@@ -232,14 +235,15 @@ class Store:
         if twice := trials_of.intersection(trials):
             raise StoreError(f"{self.folder}: trial {min(twice)} of condition {condition} is stored already")
         try:
-            path = self._write_chunk(table, _content(condition, trials))
+            path = self._write_chunk(table)
         except OSError as error:
             total = sum(len(trials) for trials in self._known.values())
             raise StoreError(
-                f"a chunk of {self.folder} cannot be written: {_why(error)}. Nothing of it is left; the {total:,} trials that "
+                f"a chunk of {self.folder} cannot be written: {why(error)}. Nothing of it is left; the {total:,} trials that "
                 "were stored before are kept. When there is room, run again: it continues from there"
             ) from error
         trials_of.update(trials)
+        self._kept = None
         new = self._new.setdefault(condition, [])
         new.append((path, table))
         if len(new) == JOINED_CHUNKS:
@@ -249,23 +253,11 @@ class Store:
                 if len(joined[1]) < JOINED_TRIALS:  # the next ones are added to it
                     self._new[condition] = [joined]
 
-    def _write_chunk(self, table: pa.Table, content: str, replaced: Sequence[str] = ()) -> Path:
-        """Writes a chunk, or nothing; returns its file. Raises OSError without room, StoreError if the folder is gone."""
-        sink = pa.BufferOutputStream()
-        metadata = {_IDENTITY: self.identity.encode()} | ({_REPLACES: json.dumps(replaced)} if replaced else {})
-        pq.write_table(table.replace_schema_metadata(metadata), sink, write_page_checksum=True, write_statistics=False)
-        written = sink.getvalue()
-        path = self.folder / f"{content}-{zlib.crc32(written):08x}.parquet"
-        try:
-            if not self._manifest.exists():  # new_file would create the folder again
-                raise StoreError(f"{self.folder} was deleted or moved away while it was being written to; run again")
-            with new_file(path) as part:
-                part.write_bytes(written)
-        except BaseException:
-            with suppress(OSError):
-                path.unlink(missing_ok=True)  # it may have its final name already
-            raise
-        return path
+    def _write_chunk(self, table: pa.Table, replaced: Sequence[str] = ()) -> Path:
+        """As `write_chunk`; raises StoreError if the folder is gone."""
+        if not self._manifest.exists():  # new_file would create the folder again
+            raise StoreError(f"{self.folder} was deleted or moved away while it was being written to; run again")
+        return write_chunk(self.folder, table, self.identity, replaced)
 
     def compact(self) -> None:
         """Joins chunks, under the lock of `writing()`, to at most one for each condition and 1,024 trials.
@@ -274,7 +266,7 @@ class Store:
             StoreError: a chunk that is damaged, foreign, renamed or gone, or a duplicate trial.
             OSError: the disk is full, or the folder cannot be written to; nothing is lost.
         """
-        chunks = self._load(lambda path: self._read_chunk(path, self.schema))
+        chunks = self._load(self.schema)
         for name in set(self._names()) - {path.name for path, _ in chunks}:
             (self.folder / name).unlink()  # replaced already
         for condition, group in groupby(self._by_condition(chunks), key=lambda chunk: chunk[0]):
@@ -293,8 +285,7 @@ class Store:
         if len(chunks) == 1:
             return chunks[0]
         table = self._sorted(chunks, self.schema)
-        replaced = [path.name for path, _ in chunks]
-        joined = self._write_chunk(table, _content(condition, table["trial"].to_pylist()), replaced)
+        joined = self._write_chunk(table, [path.name for path, _ in chunks])
         for path, _ in chunks:
             path.unlink()
         return joined, table
@@ -302,9 +293,9 @@ class Store:
     def _checked(self, table: pa.Table) -> tuple[int, list[int]]:
         """Condition and trials of a table. Raises StoreError if it cannot be a chunk."""
         if not table.schema.equals(self.schema):
-            raise StoreError(f"{self.folder}: the trials have other columns, {_difference(table.schema, self.schema)}")
+            raise StoreError(f"{self.folder}: the trials have other columns, {difference(table.schema, self.schema)}")
         try:
-            condition, trials = _keys_of(table)
+            condition, trials = keys_of(table)
         except ValueError as error:
             raise StoreError(f"{self.folder}: {error}") from error
         return condition, trials.tolist()
@@ -320,8 +311,11 @@ class Store:
             StoreError: a chunk that is damaged, foreign, renamed or gone, or a duplicate trial.
         """
         names = self.schema.names if columns is None else list(columns)
-        schema = self._part({"condition", "trial", *names})
-        return self._sorted(self._load(lambda path: self._read_chunk(path, schema)), schema).select(names)
+        kept = self._kept
+        if kept is not None and set(names) <= set(kept.column_names):
+            return kept.select(names)
+        schema = pa.schema([field for field in self.schema if field.name in {"condition", "trial", *names}])
+        return self._sorted(self._load(schema), schema).select(names)
 
     def trial(self, condition: int, trial: int) -> pa.Table:
         """A stored trial, one row.
@@ -329,45 +323,32 @@ class Store:
         Raises:
             StoreError: as `read`, or no such trial.
         """
-        for path in sorted(self.folder.glob(f"{condition:05d}-*.parquet")):  # also one that is replaced holds the trial
-            first, last = (int(part) for part in path.name.split("-")[1:3])
-            if first <= trial <= last:
-                table = self._read_chunk(path, self.schema).replace_schema_metadata(None)
+        for name in self._names():  # also a chunk that is replaced holds the trial
+            if may_hold(name, condition, trial):
+                table, _ = read_chunk(self.folder / name, self.identity, self.schema)
                 if len(found := np.flatnonzero(table["trial"].to_numpy() == trial)):
                     return table.slice(found[0], 1)
         raise StoreError(f"{self.folder} holds no trial {trial} of condition {condition}")
 
     def keys(self) -> np.ndarray:
-        """Condition and number of each finished trial: int64 [n, 2], ascending. It reads only these two columns, and so finds
-        less damage than `read`.
+        """Condition and number of each finished trial: int64 [n, 2], ascending. Raises as `read`."""
+        names = ["condition", "trial"]
+        table = self.read(names)
+        return np.stack([table[name].to_numpy() for name in names], axis=1)
 
-        Raises:
-            StoreError: as `read`.
-        """
-        schema = self._part({"condition", "trial"})
-        table = self._sorted(self._load(lambda path: self._read_keys(path, schema)), schema)
-        return np.stack([table["condition"].to_numpy(), table["trial"].to_numpy()], axis=1)
-
-    def _part(self, columns: set[str]) -> pa.Schema:
-        """Some columns of the schema, in its order."""
-        return pa.schema([field for field in self.schema if field.name in columns])
-
-    def _load(self, read: Callable[[Path], pa.Table]) -> list[tuple[Path, pa.Table]]:
-        """The chunks that are not replaced, read."""
+    def _load(self, schema: pa.Schema) -> list[tuple[Path, pa.Table]]:
+        """The columns of a schema of the chunks that are not replaced."""
         while True:
             paths = [self.folder / name for name in self._names()]
             try:
                 with ThreadPoolExecutor() as threads:
-                    tables = list(threads.map(read, paths))
+                    chunks = list(threads.map(partial(read_chunk, identity=self.identity, schema=schema), paths))
                 break
             except StoreError:
                 if [path.name for path in paths] == self._names():
                     raise  # else a writer has compacted the store meanwhile
-        replaced = {
-            name for table in tables for name in json.loads((table.schema.metadata or {}).get(_REPLACES, b"[]"))
-        }
-        chunks = zip(paths, tables, strict=True)
-        return [(path, table.replace_schema_metadata(None)) for path, table in chunks if path.name not in replaced]
+        replaced = {name for _, names in chunks for name in names}
+        return [(path, table) for path, (table, _) in zip(paths, chunks, strict=True) if path.name not in replaced]
 
     def _names(self) -> list[str]:
         """The names of all chunks in the folder."""
@@ -376,7 +357,7 @@ class Store:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise StoreError(f"{self.folder} cannot be read: {_why(error)}") from error
+            raise StoreError(f"{self.folder} cannot be read: {why(error)}") from error
 
     def _sorted(self, chunks: list[tuple[Path, pa.Table]], schema: pa.Schema) -> pa.Table:
         """All rows by condition, then trial. Raises StoreError for a duplicate trial.
@@ -407,105 +388,3 @@ class Store:
     def _by_condition(chunks: Sequence[tuple[Path, pa.Table]]) -> list[tuple[int, Path, pa.Table]]:
         """Chunks with their conditions, by condition, then name."""
         return sorted(((table["condition"][0].as_py(), path, table) for path, table in chunks), key=lambda c: c[:2])
-
-    def _read_chunk(self, path: Path, schema: pa.Schema) -> pa.Table:
-        with _reading(path):
-            content = path.read_bytes()
-        named, crc = _NAME.fullmatch(path.name), f"{zlib.crc32(content):08x}"
-        if named and named["crc"] != crc:
-            raise _damaged(path, f"its checksum is {crc}, not the one in its name")
-        with _reading(path), pq.ParquetFile(pa.BufferReader(content), pre_buffer=False) as file:
-            return self._checked_chunk(path, file.read(schema.names, use_threads=False), schema)
-
-    def _read_keys(self, path: Path, schema: pa.Schema) -> pa.Table:
-        # Only page checksums: a checksum of the file would read all of it.
-        with _reading(path), pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
-            return self._checked_chunk(path, file.read(schema.names, use_threads=False), schema)
-
-    def _checked_chunk(self, path: Path, table: pa.Table, schema: pa.Schema) -> pa.Table:
-        """The table without metadata. Raises StoreError for a chunk of another store or name, ValueError for one that `write`
-        refuses."""
-        identity = (table.schema.metadata or {}).get(_IDENTITY)
-        if identity is None:
-            raise StoreError(f"{path} is no chunk of a campaign; remove it from {self.folder}")
-        if identity != self.identity.encode():
-            raise StoreError(f"{path} belongs to another campaign; remove it from {self.folder}")
-        if missing := [name for name in LATER if name in schema.names and name not in table.schema.names]:
-            for name in missing:  # of an earlier version
-                table = table.append_column(schema.field(name), pa.nulls(len(table), schema.field(name).type))
-            table = table.select([name for name in schema.names if name in table.schema.names])
-        if not table.schema.equals(schema):
-            raise StoreError(
-                f"{path} has other columns than its campaign, {_difference(table.schema, schema)}; {_AGAIN}"
-            )
-        condition, trials = _keys_of(table)
-        content, named = _content(condition, trials), _NAME.fullmatch(path.name)
-        if named is None or named["content"] != content:
-            raise StoreError(
-                f"{path} was renamed or copied: it holds trials {trials[0]} to {trials[-1]} of condition {condition}, so its "
-                f"name must begin with {content}; {_AGAIN}"
-            )
-        return table
-
-
-def _keys_of(table: pa.Table) -> tuple[int, np.ndarray]:
-    """The condition and the trials (int64 [n]) of a chunk.
-
-    Raises:
-        ValueError: an empty table, several conditions, or trials that do not ascend.
-    """
-    if not len(table):
-        raise ValueError("a chunk must hold at least one trial; this one is empty")
-    if table["condition"].null_count or table["trial"].null_count:
-        raise ValueError("a chunk must have a condition and a trial number in each row; in this one some are null")
-    conditions, trials = table["condition"].to_numpy(), table["trial"].to_numpy()
-    if (conditions != conditions[0]).any():
-        raise ValueError(f"a chunk must be of one condition; this one is of {np.unique(conditions).tolist()}")
-    if conditions[0] < 0 or trials[0] < 0:
-        raise ValueError(f"condition {conditions[0]}, trial {trials[0]}: neither may be negative")
-    if len(back := np.flatnonzero(np.diff(trials) <= 0)):
-        first, other = trials[back[0] : back[0] + 2]
-        raise ValueError(f"the trials of a chunk must ascend; in this one {other} follows {first}")
-    return int(conditions[0]), trials
-
-
-def _content(condition: int, trials: Sequence[int]) -> str:
-    """The beginning of a chunk's name."""
-    return f"{condition:05d}-{trials[0]:08d}-{trials[-1]:08d}"
-
-
-def _difference(present: pa.Schema, expected: pa.Schema) -> str:
-    """The first columns that differ, as text."""
-    for at in range(max(len(present), len(expected))):
-        actual, other = (schema.field(at) if at < len(schema) else None for schema in (present, expected))
-        if actual is None or other is None or not actual.equals(other):
-            written, required = (
-                "none" if field is None else f"{field.name} ({field.type})" for field in (actual, other)
-            )
-            return f"column {at} is {written}, and must be {required}"
-    return "in nullability"
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Turns errors of reading a chunk into StoreError."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise StoreError(
-            f"{path} was deleted while it was read; read again, and its trials are computed again"
-        ) from error
-    except (pa.ArrowException, OSError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # Arrow's own have none
-            raise StoreError(f"{path} cannot be read: {_why(error)}") from error
-        raise _damaged(path, str(error)) from error
-
-
-def _damaged(path: Path, why: str) -> StoreError:
-    if _NAME.fullmatch(path.name):
-        return StoreError(f"{path} is damaged ({why}); {_AGAIN}")
-    return StoreError(f"{path} is no chunk of a campaign ({why}); remove it from {path.parent}")
-
-
-def _why(error: OSError) -> str:
-    return error.strerror or str(error)

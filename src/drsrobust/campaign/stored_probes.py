@@ -73,9 +73,9 @@ class StoredProbes:
     def _silent(self) -> dict[str, int]:
         """Targets and protections of conditions of which no stored trial reached a row, each with the first one's number."""
         table = self._store.read(["condition", "rows_reached"])
-        reached = set(table.filter(pc.field("rows_reached") > 0)["condition"].to_pylist())
+        reached = set(table.filter(pc.field("rows_reached") > 0)["condition"].unique().to_pylist())
         numbers: dict[str, int] = {}
-        for number in sorted(set(table["condition"].to_pylist()) - reached):
+        for number in sorted(set(table["condition"].unique().to_pylist()) - reached):
             condition = self._conditions[number]
             if isinstance(condition.space, AddressSpace):  # errors while the model runs reach all rows
                 numbers.setdefault(f"{condition.target} under {condition.protection} ({condition.identity})", number)

@@ -28,7 +28,7 @@ from drsrobust._provenance import commit, machine, versions
 from drsrobust.campaign.conditions import Condition, sharing_maps
 from drsrobust.campaign.model_file import NotPicklable
 from drsrobust.campaign.progress import CampaignProgress
-from drsrobust.campaign.repeat import HARM, check_trials
+from drsrobust.campaign.repeat import HARM, Repeats
 from drsrobust.campaign.schedule import Schedule
 from drsrobust.campaign.shards import Shard, shard_folder
 from drsrobust.campaign.store import Store
@@ -63,7 +63,7 @@ class StoredTrials(ABC):
     store: Any
     _what: dict[str, Any]  # the definition
     _noted: dict[str, Any]  # as `_note_code` left it
-    _checked: set[int]  # conditions whose trials were computed, or checked, by this campaign
+    _checked: bool  # whether a run of this object has repeated stored trials
     _is_temporary: bool
     _shard: Shard | None = None
     _whole: Store | None = None  # of a shard: the store that it is merged into
@@ -132,7 +132,7 @@ class StoredTrials(ABC):
         if self._is_temporary:
             raise ValueError("a shard's results must be kept: pass store=, since part of the code has no digest")
         part = copy.copy(self)
-        part._shard, part._whole, part._checked = shard, self.store, set()
+        part._shard, part._whole, part._checked = shard, self.store, False
         empty = self.store.schema.empty_table()
         schedule = part._schedule_of(empty)
         pilots = [schedule.pilot(number) for number in range(len(self.conditions))]
@@ -141,15 +141,20 @@ class StoredTrials(ABC):
         )
         return part
 
+    @property
+    def _narrow(self) -> list[str]:
+        """The store's columns that `run` and `table` read. A trial may have very many flipped bits."""
+        return [name for name in self.store.schema.names if name not in ("error", "worker", "errors")]
+
     def _compute(self, runner: Runner, workers: int | None, executor: Executor | None, progress: bool) -> None:
         """Computes and stores the trials that are not in the store yet. Arguments and errors are those of `run`."""
         delete_leftovers(worker_folder(self.store.folder))
-        stored = self.store.read(list(dict.fromkeys([*HARM, *self._scheduled, *self.metrics[:1]])))
+        stored = self.store.read(list(dict.fromkeys([*HARM, *self.metrics[:1], *self._scheduled])))
         schedule = self._schedule(stored.select(self._scheduled))
         names = [f"{condition.error_model} in {condition.target}" for condition in self.conditions]
-        unchecked = sorted(set(range(len(names))) - self._checked)
-        check_trials(self.store, runner, names, unchecked, stored.select([*HARM, *self.metrics[:1]]))
-        self._checked = set(range(len(names)))
+        repeats = Repeats(self.store, runner, self.conditions, stored.slice(0, 0 if self._checked else None))
+        repeats.begin()
+        self._checked = True
         name = self.name + (f", shard {self._shard}" if self._shard else "")
         report = CampaignProgress(schedule, name) if progress else None
 
@@ -158,6 +163,7 @@ class StoredTrials(ABC):
             schedule.add(table)
             if report:
                 report.update()
+            repeats.go_on()
 
         with report or nullcontext():
             if executor is None and (workers or 1) == 1:

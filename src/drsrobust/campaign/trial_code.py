@@ -29,9 +29,11 @@ def trial_code(
     """The digests of a model, of `forward`, and by condition, mitigation's identity and metric's name of theirs; with
     `surrounding_code`. What has no digest is added to `missing`."""
     code = partial(short_digest, missing=[] if missing is None else missing)
+    errors = {(id(c.error_model), id(c.transient)): [c.error_model, c.transient] for c in conditions}
+    of_errors = {key: code(parts) for key, parts in errors.items()}
     return {
         "metrics": {name: code(metric.function) for name, metric in metrics.items()},
-        "conditions": [code([condition.error_model, condition.transient]) for condition in conditions],
+        "conditions": [of_errors[id(c.error_model), id(c.transient)] for c in conditions],
         "model code": model_code(model, missing),
         "forward code": code(forward),
         "mitigations": {c.identity: code(c.mitigation) for c in conditions if c.mitigation},

@@ -179,7 +179,7 @@ class TrainingCampaign(StoredTrials):
             "error clock": VERSION,
         }
         self._note_code()
-        self._checked: set[int] = set()
+        self._checked = False
         self._is_temporary = store is None and bool(missing)
         if store is None:
             folder = f"training-{self._continuation.name}-{data.name.replace('/', '-')}-{digest(self._what)[:16]}"
@@ -233,11 +233,11 @@ class TrainingCampaign(StoredTrials):
         if executor is not None or (workers or 1) > 1:
             self._check_workers()
         try:
-            with self.store.writing():
+            with self.store.writing(self._narrow):
                 self._compute(TrainingRunner(self._trials), workers, executor, progress)
+                return self.table()
         finally:
             self._note_code()
-        return self.table()
 
     def _check_workers(self) -> None:
         self._worker_content()
