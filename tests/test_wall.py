@@ -79,9 +79,9 @@ def test_stubs_are_written_from_the_table():
 
 # Lines that one owns with an entry point, at most; they may fall.
 DOORS = {
-    "inject": (["injection.inject"], 5_471),
-    "Evaluator": (["evaluation.evaluator"], 12_250),
-    "Campaign": (["campaign.campaign"], 18_065),
+    "inject": (["injection.inject"], 5_473),
+    "Evaluator": (["evaluation.evaluator"], 12_248),
+    "Campaign": (["campaign.campaign"], 18_149),
     "everyday": (
         [
             *("campaign.campaign", "injection.bit_errors", "injection.rows"),
@@ -89,7 +89,7 @@ DOORS = {
             *("models.dlrm", "models.registry", "statistics.pvf", "statistics.recovery", "training.load"),
             *("_extras.data.own_batches", "_extras.data.own_rows"),
         ],
-        23_077,
+        23_161,
     ),
 }
 
@@ -103,4 +103,4 @@ def test_doors(door):
 
 def test_the_core_grows_only_by_a_line_of_its_own():
     """`CHANGELOG.md` says why, after `Core:`, and this number follows."""
-    assert lines(module for module in FILES if module.split(".")[0] == "drsrobust") <= 22_459
+    assert lines(module for module in FILES if module.split(".")[0] == "drsrobust") <= 22_543
