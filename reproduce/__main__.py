@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import drsrobust
 from drsrobust._choices import unknown
 from drsrobust._files import cache_folder, new_file
 from drsrobust._processes import cores
@@ -88,6 +89,8 @@ def _main(options: argparse.Namespace) -> int:
         datasets = [name for parameters in all_parameters for name in datasets_of(parameters)]
         if not options.plan and (missing := missing_data(datasets, data)):
             raise FileNotFoundError("; ".join(missing))
+        if not options.plan:
+            _check_package()
         if options.portable:
             make_portable()
         if options.checkpoints:
@@ -223,6 +226,15 @@ def _at_least_one(text: str) -> int:
     return int(text)
 
 
+def _check_package(package: Path = Path(drsrobust.__file__)) -> None:
+    """Raises ValueError if drsrobust is not of this checkout: a run would record the commit of other notebooks and profiles."""
+    if ROOT not in package.resolve().parents:
+        raise ValueError(
+            f"drsrobust is imported from {package.parent}, and notebooks and profiles are of {ROOT}: a run records one commit; "
+            f"`make setup` there installs it, or give PYTHONPATH={ROOT / 'src'}"
+        )
+
+
 def _list(notebooks: dict[str, Notebook]) -> None:
     for notebook in notebooks.values():
         print(f"{notebook.name}: {notebook.title}")
@@ -301,7 +313,8 @@ def _run(
         "cpu_seconds": round(sum(one["cpu_seconds"] for one in entries), 1),  # from an empty cache
         "rules_sha256": rules_digest(),
         "cached": cached,  # the cache was not empty: models and trials of earlier runs may have been read
-        "versions": versions("pytorchfi", "mrfi"),  # of the tools whose speed is measured, too
+        "versions": versions("pytorchfi", "mrfi")  # of the tools whose speed is measured, too
+        | {"drsrobust": drsrobust.__version__},  # of the code, not of metadata that may be old
         "commit": made_from,
         "machine": machine(),
         "portable": options.portable,

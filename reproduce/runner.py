@@ -42,7 +42,7 @@ ALONE = (
     "21_checkpoints",
 )
 # Begin before others of their batch: a core that waits for them at the end is idle.
-LONG = ("03_ber_sweep", "02_model_factors", "06_selective_bit_protection", "09_injection_speed")
+LONG = ("03_ber_sweep", "19_sequence_models", "02_model_factors", "06_selective_bit_protection", "09_injection_speed")
 MEMORY = "the machine's or that of `ulimit -v`; --jobs 1 runs one notebook at a time"
 # Read by glibc when a program starts. It gives large freed blocks back to the system, which clears their pages again for the
 # next tensor: a sixth of the time of a training.

@@ -16,8 +16,8 @@ import pandas as pd
 import pytest
 
 from drsrobust_study.shards import end_of_shard, run_campaign
-from reproduce.__main__ import main
-from reproduce.notebooks import all_notebooks, read_notebook
+from reproduce.__main__ import _check_package, main
+from reproduce.notebooks import ROOT, all_notebooks, read_notebook
 from reproduce.portable import VARIABLES
 from reproduce.runner import ALONE, MODELS, Run, locked, run_notebook, run_notebooks, side_by_side
 from tests.reproduce.kernels import few_rows
@@ -132,7 +132,6 @@ while len(list(place.iterdir())) < 2:
     assert time.monotonic() < until, "nobody came"
     time.sleep(0.05)
 """
-ROOT = Path(__file__).resolve().parents[2]
 CALL = """
 import signal
 import sys
@@ -357,3 +356,12 @@ def test_later_processes_have_no_more_than_avx2(tmp_path):
     assert capability in ("AVX2", "DEFAULT")  # DEFAULT: another architecture, or no AVX2
     assert not [name for name in kernels if name.startswith(("AVX512", "X86_V4"))]
     assert VARIABLES.items() <= variables.items() and variables["DRSROBUST_CACHE"] == str(tmp_path / "portable")
+
+
+def test_a_run_is_of_one_checkout(tmp_path):
+    """Else its record would name the commit of other notebooks."""
+    package = tmp_path / "src" / "drsrobust" / "__init__.py"
+    with pytest.raises(ValueError) as refused:
+        _check_package(package)
+    assert {str(package.parent), str(ROOT)} <= set(str(refused.value).replace(",", " ").replace(":", " ").split())
+    _check_package()
