@@ -87,10 +87,10 @@ def _main(options: argparse.Namespace) -> int:
         chosen = {} if sweep else _choose(options.what, notebooks, profile)
         all_parameters = [sweep.parameters(point) for point in sweep.points] if sweep else chosen.values()
         datasets = [name for parameters in all_parameters for name in datasets_of(parameters)]
-        if not options.plan and (missing := missing_data(datasets, data)):
-            raise FileNotFoundError("; ".join(missing))
         if not options.plan:
             _check_package()
+            if missing := missing_data(datasets, data):
+                raise FileNotFoundError("; ".join(missing))
         if options.portable:
             make_portable()
         if options.checkpoints:

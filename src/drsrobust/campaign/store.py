@@ -74,9 +74,8 @@ class Store:
         self._definition, self._about = definition, provenance
         self._known: dict[int, set[int]] | None = None  # trials by condition, while this store is held for writing
         self._new: dict[int, list[tuple[Path, pa.Table]]] = {}  # chunks that this writer has not joined yet
-        self._kept: pa.Table | None = (
-            None  # of all trials, from when this store is held for writing until one is written
-        )
+        # Columns of all trials, from when this store is held for writing until a trial is written.
+        self._kept: pa.Table | None = None
         self.full_run: str | None = None
         self.made_by = provenance
         if file := next((place for place in (self.folder, *self.folder.parents) if os.path.isfile(place)), None):
