@@ -39,7 +39,7 @@ def test_what_it_names_exists():
     for profile in re.findall(r"PROFILE=(\w+)", README):
         assert (ROOT / "reproduce" / "profiles" / f"{profile}.toml").is_file()
     for link in re.findall(r"\]\((?!https?:)([^)]+)\)", README):
-        assert (ROOT / link).is_file(), link
+        assert (ROOT / link).exists(), link
 
 
 def test_pages_name_what_exists():
