@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from drsrobust._choices import unknown
-from drsrobust._types import fits
+from drsrobust_extras.pages.annotated_types import fits
 from drsrobust_study.notebook import check_values
 
 ROOT = Path(__file__).resolve().parent.parent

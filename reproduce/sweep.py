@@ -19,7 +19,7 @@ import drsrobust_study
 from drsrobust._choices import check_choice, unknown
 from drsrobust._files import new_file
 from drsrobust._hashing import canonical_json, digest, file_digest
-from drsrobust._types import fits
+from drsrobust_extras.pages.annotated_types import fits
 from reproduce.notebooks import Notebook, literal, parse_assignment, progress_file
 from reproduce.plan import Record, duration, matching, read_records, remember
 from reproduce.plan_estimate import growth

@@ -86,8 +86,8 @@ DOORS = {
         [
             *("campaign.campaign", "injection.bit_errors", "injection.rows"),
             *("mitigation.activations.clipping", "mitigation.activations.nan_guard", "mitigation.memory.ecc"),
-            *("models.dlrm", "models.registry", "statistics.pvf", "statistics.recovery", "training.load"),
-            *("_extras.data.own_batches", "_extras.data.own_rows"),
+            *("models.dlrm", "models.registry", "statistics.recovery", "training.load"),
+            *("_extras.data.own_batches", "_extras.data.own_rows", "_extras.experiments.pvf"),
         ],
         23_161,
     ),

@@ -71,13 +71,13 @@ NAMES = {
         "drsrobust.campaign.conditions": "Condition decades",
         "drsrobust.campaign.merging": "merge",
         "drsrobust.campaign.model_file": "NotPicklable",
-        "drsrobust.campaign.partition": "bit_partition",
         "drsrobust.campaign.sampling": "LEAST_TRIALS PILOT_MAPS",
         "drsrobust.campaign.schedule": "Chunk SHORTEST_CHUNK",
         "drsrobust.campaign.store": "Store StoreError",
         "drsrobust.campaign.table": "SCHEMA",
         "drsrobust.campaign.trial": "LocalRunner register_runner",
         "drsrobust.campaign.workers": "WorkersDied",
+        "drsrobust_extras.experiments.partition": "bit_partition",
     },
     "drsrobust.data": {
         "drsrobust.data.cache": "DATA_MANIFEST",
@@ -189,11 +189,12 @@ NAMES = {
             "bootstrap_interval bounded_interval CONFIDENCE mean_interval quantile_interval rule_of_three "
             "stringer_interval wilson"
         ),
-        "drsrobust.statistics.pvf": "DEFINITIONS pvf",
         "drsrobust.statistics.recovery": "recovery",
         "drsrobust.statistics.strata": "DROP FEW_TRIALS LARGE_LOSS LOSS_IS_BOUNDED Strata STRATUM WEIGHT",
-        "drsrobust.statistics.summary": "corrected_exactly INTERVAL summarise with_rows",
+        "drsrobust.statistics.summary": "EXACT INTERVAL summarise with_rows",
+        "drsrobust_extras.experiments.pvf": "DEFINITIONS pvf",
         "drsrobust_extras.experiments.random_effects": "across_models",
+        "drsrobust_extras.risk.exact_correction": "corrected_exactly",
     },
     "drsrobust.training": {
         "drsrobust.training.checkpoint": (
@@ -217,7 +218,6 @@ NAMES = {
         "drsrobust._processes": "check_script process_context threads",
         "drsrobust._progress": "count_done progress_bar",
         "drsrobust._provenance": "machine versions",
-        "drsrobust._types": "fits type_name",
         "drsrobust.campaign.conditions": "condition_triples resolve_target",
         "drsrobust.campaign.sampling": "strata_of StratifiedTable",
         "drsrobust.campaign.shards": "Shard",
@@ -239,7 +239,7 @@ NAMES = {
         "drsrobust.injection.error_clock": "scaled uniform",
         "drsrobust.injection.error_map": "MapSource",
         "drsrobust.injection.error_models": "from_bits from_sorted_words from_words",
-        "drsrobust.injection.number_formats": "bit_set Format",
+        "drsrobust.injection.number_formats": "bit_classes bit_set Format",
         "drsrobust.injection.stored": "Stored stored",
         "drsrobust.injection.transient": "sample_in",
         "drsrobust.injection.words": "WordView",
@@ -256,6 +256,7 @@ NAMES = {
             "add_forward_hook add_forward_pre_hook check_module evaluating is_compiled is_script plain_name "
             "requiring_gradients"
         ),
+        "drsrobust.statistics.strata": "check_trials",
         "drsrobust.mitigation.base": "attached_mitigations confined_name format_number tensor_names widen within",
         "drsrobust.mitigation.memory.check_bits": "CheckBits label_stream",
         "drsrobust.mitigation.memory.ecc": "decode_errors DecodedBlocks",

@@ -32,8 +32,6 @@ from drsrobust._progress import count_done as count_done
 from drsrobust._progress import progress_bar as progress_bar
 from drsrobust._provenance import machine as machine
 from drsrobust._provenance import versions as versions
-from drsrobust._types import fits as fits
-from drsrobust._types import type_name as type_name
 from drsrobust.campaign.conditions import condition_triples as condition_triples
 from drsrobust.campaign.conditions import resolve_target as resolve_target
 from drsrobust.campaign.sampling import StratifiedTable as StratifiedTable
@@ -75,6 +73,7 @@ from drsrobust.injection.error_models import from_bits as from_bits
 from drsrobust.injection.error_models import from_sorted_words as from_sorted_words
 from drsrobust.injection.error_models import from_words as from_words
 from drsrobust.injection.number_formats import Format as Format
+from drsrobust.injection.number_formats import bit_classes as bit_classes
 from drsrobust.injection.number_formats import bit_set as bit_set
 from drsrobust.injection.stored import Stored as Stored
 from drsrobust.injection.stored import stored as stored
@@ -118,3 +117,4 @@ from drsrobust.mitigation.memory.protected_words import bit_mask as bit_mask
 from drsrobust.mitigation.memory.protected_words import distinct as distinct
 from drsrobust.mitigation.memory.protected_words import ones as ones
 from drsrobust.mitigation.memory.protected_words import units_of as units_of
+from drsrobust.statistics.strata import check_trials as check_trials

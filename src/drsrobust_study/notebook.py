@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import drsrobust
-from drsrobust.extend import fits, machine, type_name, unknown, versions
+from drsrobust.extend import machine, unknown, versions
+from drsrobust_extras.pages.annotated_types import fits, type_name
 
 if TYPE_CHECKING:
     from drsrobust.evaluation import Evaluator

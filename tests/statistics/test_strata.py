@@ -6,8 +6,8 @@ import pytest
 from scipy.stats import t
 
 from drsrobust.campaign.sampling import allocate
+from drsrobust.statistics import pvf
 from drsrobust.statistics.intervals import bounded_interval, mean_interval, rule_of_three, stringer_interval, wilson
-from drsrobust.statistics.pvf import pvf
 from drsrobust.statistics.strata import Strata
 from drsrobust.statistics.summary import summarise
 from tests.statistics import tables

@@ -8,9 +8,8 @@ import drsrobust as dr
 from drsrobust.campaign import Campaign
 from drsrobust.injection import BitFlip
 from drsrobust.mitigation import NaNGuard
-from drsrobust.statistics import across_models
+from drsrobust.statistics import across_models, pvf
 from drsrobust.statistics.intervals import mean_interval, stringer_interval
-from drsrobust.statistics.pvf import pvf
 from drsrobust.statistics.recovery import recovery
 from drsrobust.statistics.summary import summarise
 from drsrobust_extras.protection.field_errors import MultiBit, RandomWord

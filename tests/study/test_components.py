@@ -10,7 +10,7 @@ from scipy.stats import t
 from drsrobust.campaign import Campaign
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import FixedCount, resolve
-from drsrobust.statistics.pvf import pvf
+from drsrobust.statistics import pvf
 from drsrobust_extras.pages import plots
 from drsrobust_study import components, figures
 

@@ -4,7 +4,6 @@ from drsrobust.campaign.conditions import Condition as Condition
 from drsrobust.campaign.conditions import decades as decades
 from drsrobust.campaign.merging import merge as merge
 from drsrobust.campaign.model_file import NotPicklable as NotPicklable
-from drsrobust.campaign.partition import bit_partition as bit_partition
 from drsrobust.campaign.sampling import LEAST_TRIALS as LEAST_TRIALS
 from drsrobust.campaign.sampling import PILOT_MAPS as PILOT_MAPS
 from drsrobust.campaign.schedule import Chunk as Chunk
@@ -15,3 +14,4 @@ from drsrobust.campaign.table import SCHEMA as SCHEMA
 from drsrobust.campaign.trial import LocalRunner as LocalRunner
 from drsrobust.campaign.trial import register_runner as register_runner
 from drsrobust.campaign.workers import WorkersDied as WorkersDied
+from drsrobust_extras.experiments.partition import bit_partition as bit_partition

@@ -9,7 +9,6 @@ from drsrobust.statistics.intervals import (
     rule_of_three,
     wilson,
 )
-from drsrobust.statistics.pvf import pvf
 from drsrobust.statistics.recovery import recovery
 from drsrobust.statistics.summary import summarise
 

@@ -16,8 +16,6 @@ from drsrobust.statistics.intervals import quantile_interval as quantile_interva
 from drsrobust.statistics.intervals import rule_of_three as rule_of_three
 from drsrobust.statistics.intervals import stringer_interval as stringer_interval
 from drsrobust.statistics.intervals import wilson as wilson
-from drsrobust.statistics.pvf import DEFINITIONS as DEFINITIONS
-from drsrobust.statistics.pvf import pvf as pvf
 from drsrobust.statistics.recovery import recovery as recovery
 from drsrobust.statistics.strata import DROP as DROP
 from drsrobust.statistics.strata import FEW_TRIALS as FEW_TRIALS
@@ -26,8 +24,11 @@ from drsrobust.statistics.strata import LOSS_IS_BOUNDED as LOSS_IS_BOUNDED
 from drsrobust.statistics.strata import STRATUM as STRATUM
 from drsrobust.statistics.strata import Strata as Strata
 from drsrobust.statistics.strata import WEIGHT as WEIGHT
+from drsrobust.statistics.summary import EXACT as EXACT
 from drsrobust.statistics.summary import INTERVAL as INTERVAL
-from drsrobust.statistics.summary import corrected_exactly as corrected_exactly
 from drsrobust.statistics.summary import summarise as summarise
 from drsrobust.statistics.summary import with_rows as with_rows
+from drsrobust_extras.experiments.pvf import DEFINITIONS as DEFINITIONS
+from drsrobust_extras.experiments.pvf import pvf as pvf
 from drsrobust_extras.experiments.random_effects import across_models as across_models
+from drsrobust_extras.risk.exact_correction import corrected_exactly as corrected_exactly

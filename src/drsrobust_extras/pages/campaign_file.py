@@ -23,8 +23,9 @@ from drsrobust import injection, mitigation
 from drsrobust.campaign import Campaign
 from drsrobust.data import Batches, Dataset, Split, from_frame
 from drsrobust.evaluation import Evaluator
-from drsrobust.extend import expanded, fits, type_name, unknown
+from drsrobust.extend import expanded, unknown
 from drsrobust_extras.data.load import load_dataset
+from drsrobust_extras.pages.annotated_types import fits, type_name
 from drsrobust_extras.pages.model_file import ByName, ModelFile, read_frame, read_tables, read_text
 
 _NONE = "none"

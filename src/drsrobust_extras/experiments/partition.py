@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from drsrobust.extend import bit_classes
 from drsrobust.injection import AddressSpace, Dtype, Target, as_target
-from drsrobust.injection.number_formats import bit_classes
 
 if TYPE_CHECKING:
     import pandas as pd

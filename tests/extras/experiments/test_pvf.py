@@ -2,8 +2,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from drsrobust.statistics import pvf
 from drsrobust.statistics.intervals import mean_interval, stringer_interval, wilson
-from drsrobust.statistics.pvf import pvf
 
 
 @pytest.fixture

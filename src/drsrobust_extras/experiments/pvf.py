@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust._arguments import check_names
-from drsrobust.statistics.columns import check_confidence, check_table, identifying
-from drsrobust.statistics.intervals import CONFIDENCE, UNIT, wilson
-from drsrobust.statistics.strata import Strata, check_trials
+from drsrobust.extend import check_names, check_trials
+from drsrobust.statistics import CONFIDENCE, Strata, check_confidence, check_table, identifying, wilson
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,7 +89,7 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: floa
             share = mean = (float("nan"),) * 3
             if len(measured):
                 strata = Strata.of(trials, shares)  # trials with incorrect outputs are the harmed ones
-                mean = strata.mean_interval(shares, UNIT, confidence)
+                mean = strata.mean_interval(shares, (0.0, 1.0), confidence)
                 share = wilson(int((measured > 0).sum()), len(measured), confidence)
                 if len(measured) == len(shares):
                     share = strata.share(shares > 0, confidence)
