@@ -30,9 +30,10 @@ from drsrobust_extras.experiments.transient import Draw, Hooked, Site
 
 PARTS = ACCUMULATOR, MULTIPLIER = "accumulator", "multiplier"
 SITE = "product"  # of the forward pass; in the log with its number in the batch, as `product[0]`
-_PRODUCTS = {
-    getattr(torch.ops.aten, name).default for name in ("mm", "addmm", "bmm", "baddbmm")
-}  # forward and backward
+_NAMES = ("mm", "addmm", "bmm", "baddbmm")
+_PRODUCTS = {getattr(torch.ops.aten, name).default for name in _NAMES}  # forward and backward
+_INTO = {getattr(torch.ops.aten, name).out: getattr(torch.ops.aten, name).default for name in _NAMES}
+_IN_PLACE = {getattr(torch.ops.aten, f"{name}_").default: getattr(torch.ops.aten, name).default for name in _NAMES[1::2]}
 _FORMATS = (torch.float32, torch.float64)
 
 
@@ -131,7 +132,7 @@ class _Products(TorchDispatchMode):
     def __init__(self, unit: StuckUnit, draw: Draw) -> None:
         super().__init__()
         self.unit, self._draw, self._thread = unit, draw, threading.get_ident()
-        self._in_forward, self._shows, self._number = False, False, {SITE: 0}
+        self._depth, self._shows, self._number = 0, False, {SITE: 0}  # depth: of forward passes in forward passes
         self._lane = (..., slice(unit.lane, None, unit.period))
 
     def enter(self) -> None:
@@ -140,12 +141,21 @@ class _Products(TorchDispatchMode):
 
     def remove(self) -> None:
         """The end; a thread that has ended took its modes along."""
-        if threading.get_ident() == self._thread:
+        above: list[TorchDispatchMode] = []
+        if threading.get_ident() == self._thread and self in _get_current_dispatch_mode_stack():
+            while (mode := _get_current_dispatch_mode_stack()[-1]) is not self:  # of blocks that began later and go on
+                mode.__exit__(None, None, None)
+                above.append(mode)
             self.__exit__(None, None, None)
+        for mode in reversed(above):
+            mode.__enter__()
 
     def begin(self, module: nn.Module, args: tuple) -> None:
-        """Before a forward pass of the model."""
-        self._in_forward, self._number = True, {}
+        """Before a forward pass of the model; one inside another, or computed again in the backward pass, is of its batch."""
+        self._depth += 1
+        if self._depth > 1 or _in_backward():
+            return
+        self._number = {}
         drawn = uniform(np.array([self._draw.next_seed(f"batches of {self.unit}")], np.uint64))[0]
         self._shows = bool(drawn < self.unit.batches)
         if not self._shows:
@@ -153,16 +163,20 @@ class _Products(TorchDispatchMode):
 
     def end(self, module: nn.Module, args: tuple, output: Any) -> None:
         """After it, also where it raised."""
-        self._in_forward = False
+        self._depth = max(0, self._depth - 1)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
-        in_backward = torch._C._current_graph_task_id() != -1
-        if _ASIDE.on or not (self._draw.active and self._shows and (self._in_forward or in_backward)):
+        in_backward = _in_backward()
+        if _ASIDE.on or not (self._draw.active and self._shows and (self._depth or in_backward)):
             return func(*args, **kwargs)
         if func in _PRODUCTS:
             return self._product(f"backward {SITE}" if in_backward else SITE, func(*args, **kwargs), *args, **kwargs)
-        if torch.is_inference_mode_enabled():  # there `linear` and `matmul` come as a whole
+        if func in _INTO or func in _IN_PLACE:
+            out = kwargs.pop("out") if func in _INTO else args[0]
+            product = self.__torch_dispatch__(_INTO.get(func) or _IN_PLACE[func], types, args, kwargs)
+            return (out if out.shape == product.shape else out.resize_(product.shape)).copy_(product)
+        if not in_backward:  # of inference tensors, which have none, `linear` and `matmul` come as a whole
             with self:
                 result = func.decompose(*args, **kwargs)
             if result is not NotImplemented:
@@ -176,6 +190,8 @@ class _Products(TorchDispatchMode):
         self._number[site] = number + 1
         if golden.dtype not in _FORMATS:
             raise InjectionError(f"{self.unit}: a product of {golden.dtype}; it must be of float32 or float64")
+        if right.layout != torch.strided or (self.unit.part == MULTIPLIER and left.layout != torch.strided):
+            raise InjectionError(f"{self.unit}: a product of {left.layout} and {right.layout}; both must be torch.strided")
         _ASIDE.on = True
         try:
             right = right[self._lane]
@@ -187,7 +203,9 @@ class _Products(TorchDispatchMode):
             if is_wrong is None:
                 return golden
             if added:
-                wrong = beta * added[0].expand(golden.shape)[self._lane] + alpha * wrong
+                wrong = alpha * wrong
+                if beta:  # else what is there does not count, also where it is NaN
+                    wrong = beta * added[0].expand(golden.shape)[self._lane] + wrong
             golden[self._lane] = torch.where(is_wrong, wrong, golden[self._lane])
             return golden
         finally:
@@ -210,6 +228,10 @@ class _Products(TorchDispatchMode):
             found.append(_differ(wrong, terms).any(-1))
         is_wrong = torch.stack(found, -1)
         return torch.stack(columns, -1), is_wrong if is_wrong.any() else None
+
+
+def _in_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1
 
 
 def _differ(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
