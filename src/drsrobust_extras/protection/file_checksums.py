@@ -3,7 +3,6 @@ loaded and while it serves (`checksums`). They detect, and name what is wrong; t
 
 import hashlib
 import json
-import pickle
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -23,6 +22,7 @@ from drsrobust.training import register_writer
 SUFFIX = ".checksums.json"  # of the file of checksums next to a checkpoint
 KINDS = {"crc32": lambda block: f"{zlib.crc32(block):08x}", "sha256": lambda block: hashlib.sha256(block).hexdigest()}
 _FORMAT = "drsrobust-checksums 1"
+_FOLDER = 0x10  # in the external attributes of a record of a zip archive
 
 
 class Damage(NamedTuple):
@@ -92,7 +92,7 @@ class Checksums:
         Args:
             model: a module, or tensors by name as in its state dict.
         """
-        tensors = _tensors(model)
+        tensors = self._matched(_tensors(model))
         damage = [
             _whole(name, "it is not among those that were summed") for name in tensors if name not in self.tensors
         ]
@@ -100,7 +100,8 @@ class Checksums:
 
     def scrubber(self, model: nn.Module) -> Iterator[Damage | None]:
         """Checks a model while it serves, one block at each `next`, round after round without an end: the damage, or None. A
-        parameter that was replaced meanwhile is checked as it is now.
+        parameter that was replaced meanwhile is checked as it is now, from its first block on; of one that is not contiguous a
+        copy is checked, made when its first block is.
 
         Example:
             >>> layer = nn.Linear(64, 64)
@@ -112,7 +113,19 @@ class Checksums:
         """
         while True:
             for name in self.tensors:
-                yield from self._of(name, _tensors(model))
+                place: int | None = -1
+                while place != (place := _place(model, name)):
+                    for found in self._of(name, self._matched(_tensors(model))):
+                        yield found
+                        if place != _place(model, name):
+                            break
+
+    def _matched(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Tensors by the names that were summed, where theirs are others only by a wrapper (torch.compile, DataParallel)."""
+        others = {_plain(name): name for name in self.tensors if name not in tensors}
+        return {
+            name if name in self.tensors else others.get(_plain(name), name): tensor for name, tensor in tensors.items()
+        }
 
     def _of(self, name: str, tensors: Mapping[str, torch.Tensor]) -> Iterator[Damage | None]:
         """For each block of one tensor (once for a tensor that is another) its damage, or None."""
@@ -169,15 +182,15 @@ def checksums(model: nn.Module | Mapping[str, torch.Tensor], *, kind: str = "crc
 
     Raises:
         ValueError: an unknown kind, a block under 1 byte, or a model without tensors or with one that has no words of its own
-            (sparse, on the meta device, sharded over ranks).
+            (sparse, quantized or packed, on the meta device, sharded over ranks).
     """
     check_choice("kind", kind, KINDS)
     check_whole("block", block, 1)
     if isinstance(model, nn.Module):
         restore_leftovers(model)
     tensors = {
-        name: TensorSums(_dtype(tensor), tuple(tensor.shape), tuple(map(KINDS[kind], _blocks(name, tensor, block))))
-        for name, tensor in _tensors(model).items()
+        name: TensorSums(sums=tuple(map(KINDS[kind], _blocks(name, one, block))), dtype=_dtype(one), shape=tuple(one.shape))
+        for name, one in _tensors(model).items()
     }
     if not any(about.sums for about in tensors.values()):
         raise ValueError(f"model must hold a tensor with words, got {type(model).__name__} without")
@@ -211,8 +224,8 @@ def verify(path: str | Path) -> Verified:
         drsrobust_extras.protection.file_checksums.DamagedError: ...model.pt is damaged: record model/data/0 (weight): ...
     """
     path = expanded("path", path)
-    with open(path, "rb") as file:
-        is_zip = file.read(2) == b"PK" or zipfile.is_zipfile(path)
+    with open(path, "rb") as file:  # a .safetensors file may begin with any length of its header
+        is_zip = path.suffix != ".safetensors" and (file.read(4) == b"PK\3\4" or zipfile.is_zipfile(path))
     records, damage = _records(path) if is_zip else (0, [])
     if damage:
         raise DamagedError(path, damage)
@@ -228,9 +241,10 @@ def verify(path: str | Path) -> Verified:
         tensors = _in_file(path, set(sums.tensors), is_zip)
     except Exception as error:
         why = str(error).partition("\n")[0]
-        if is_zip and isinstance(error, pickle.UnpicklingError | AttributeError):  # its records agree with their CRC-32
+        of_reader = isinstance(error, RuntimeError) and "TorchScript" not in why  # torch.load's, of a wrong archive
+        if is_zip and not of_reader:  # its records agree with their CRC-32
             raise ValueError(
-                f"{path} holds more than tensors ({why}); load it, then Checksums.load({sums_file.name!r}).check(model)"
+                f"{path} holds other things than tensors by name ({why}); load it, then Checksums.load({sums_file.name!r}).check(model)"
             ) from error
         raise DamagedError(path, [_whole("the file", f"it cannot be read ({why})")]) from error
     if damage := sums.check(tensors):
@@ -249,13 +263,15 @@ def _records(path: Path) -> tuple[int, list[Damage]]:
                     with file.open(entry) as record:
                         while record.read(1 << 20):
                             pass
+                    if entry.external_attr & _FOLDER and not entry.is_dir():
+                        raise ValueError("it has the mark of a folder, whose content torch.load does not read")
                 except Exception as error:  # of another CRC, name or length, or of a method that it does not have
                     damage.append((entry, error))
     except Exception as error:
         return 0, [_whole("the list of records", str(error))]
     if not damage:
         return len(entries), []
-    if len(damage) == len(entries) > 1:
+    if len(damage) == sum(entry.file_size > 0 for entry in entries) > 1:  # of nothing any sum is right
         why = f"{damage[0][1]}; was it written with torch.serialization.set_crc32_options(False)?"
         return 0, [_whole("every record", why)]
     names = _names_in(path)
@@ -279,19 +295,29 @@ def _names_in(path: Path) -> dict[int, str]:
 
 
 def _in_file(path: Path, names: set[str], is_zip: bool) -> dict[str, torch.Tensor]:
-    """The tensors of a file. Of dictionaries in a dictionary, as of model and optimizer, those of the one that holds most of
+    """The tensors of a file. Of dictionaries in dictionaries, as of model and optimizer, those of the one that holds most of
     the names."""
     if path.suffix == ".safetensors":
         from safetensors import safe_open
 
         with safe_open(path, "pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+            same = file.metadata() or {}  # of `save_model`: other name of a tensor -> its name in the file
+            return {name: found[same[name]] for name in names if name not in found and same.get(name) in found} | found
     if path.suffix == ".npz":
         with np.load(path) as arrays:
             return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
     content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
-    inner = [content, *(part for part in content.values() if isinstance(part, Mapping))]
-    return max(map(_named, inner), key=lambda tensors: len(names & set(tensors)))
+    if not isinstance(content, Mapping):
+        raise TypeError(f"it is a {type(content).__name__}")
+    return max(map(_named, _dictionaries(content)), key=lambda tensors: len(names & set(tensors)))
+
+
+def _dictionaries(content: Mapping[Any, Any]) -> Iterator[Mapping[Any, Any]]:
+    yield content
+    for part in content.values():
+        if isinstance(part, Mapping):
+            yield from _dictionaries(part)
 
 
 def _named(content: Any, start: str = "") -> dict[str, torch.Tensor]:
@@ -312,17 +338,39 @@ def _tensors(model: nn.Module | Mapping[str, torch.Tensor]) -> Mapping[str, torc
             f"this {type(model).__name__} is sharded over ranks; take the checksums of each rank's own tensors"
         )
     state = type(model).state_dict(model)  # `model.state_dict` warns while injected errors are in the model
+    for name, value in state.items():
+        if not isinstance(value, torch.Tensor) and _holds_tensors(value):
+            raise ValueError(f"{name} is a {type(value).__name__} of packed or nested tensors, which no checksum covers")
     return {name: tensor for name, tensor in state.items() if isinstance(tensor, torch.Tensor)}
+
+
+def _holds_tensors(value: Any) -> bool:
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple | list) else ()
+    return isinstance(value, torch.Tensor | torch.ScriptObject) or any(map(_holds_tensors, parts))
+
+
+def _plain(name: str) -> str:
+    """The name of a tensor without wrappers around the model or its parts."""
+    return ".".join(part for part in name.split(".") if part != "_orig_mod").removeprefix("module.")
+
+
+def _place(model: Any, name: str) -> int | None:
+    """Where the words of a model's tensor lie; None where its name is no path of attributes."""
+    for part in name.split("."):
+        model = getattr(model, part, None)
+    return model.data_ptr() if isinstance(model, torch.Tensor) else None
 
 
 def _blocks(name: str, tensor: torch.Tensor, size: int) -> Iterator[np.ndarray]:
     """The bytes of a tensor, row by row, in blocks."""
     try:
+        if tensor.is_quantized:
+            raise TypeError("its words have a scale")
         flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
         for start in range(0, len(flat), size):
             yield flat[start : start + size].cpu().numpy()
     except (NotImplementedError, RuntimeError, TypeError) as error:
-        kind = f"{type(tensor).__name__} ({tensor.layout}, {tensor.device})"
+        kind = f"{type(tensor).__name__} ({tensor.layout}, {_dtype(tensor)}, {tensor.device})"
         raise ValueError(f"{name} is a {kind}, which has no words of its own to sum") from error
 
 
