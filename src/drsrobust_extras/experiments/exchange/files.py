@@ -10,7 +10,7 @@ from torch import nn
 from drsrobust.extend import Format, check_instance, expanded, new_file
 from drsrobust.injection import ErrorMap, ErrorMapMismatch, applied_maps
 from drsrobust.models import state_digest
-from drsrobust_extras.experiments.exchange.places import Places, found, map_of
+from drsrobust_extras.experiments.exchange.places import Places, found, map_of, whole
 
 FORMAT = "drsrobust-error-map 1"
 _DRAWN = {"seed": int, "clock": int, "eligible_bits": int, "requested_rate": float, "n_sites": int, "n_events": int}
@@ -87,6 +87,8 @@ def read(path: str | Path, model: nn.Module, *, same_weights: bool = True) -> Er
         places = {}
         for about in content["tensors"]:
             name, entry = found(model, about["name"])
+            if name in places:
+                raise ValueError(f"tensors must hold each tensor once, got {about['name']!r} again")
             shape, number_format = list(entry.tensor.shape), entry.format
             if [shape, number_format.name] != [about["shape"], about["format"]]:
                 made = f"{about['shape']} {about['format']}"
@@ -95,20 +97,22 @@ def read(path: str | Path, model: nn.Module, *, same_weights: bool = True) -> Er
     except (ErrorMapMismatch, FileNotFoundError):
         raise
     except Exception as error:
-        raise ValueError(f"{path} is not an error map in JSON of this version, or is damaged: {error}") from error
+        why = f"it lacks {error}" if isinstance(error, KeyError) else error
+        raise ValueError(f"{path} is not an error map in JSON of this version, or is damaged: {why}") from error
     return map_of(model, places, str(error_model), **drawn | {"seed": drawn["seed"] or 0})
 
 
 def _number(name: str, value: Any, kind: type) -> Any:
-    if value is None or (type(value) in (kind, int) and value >= 0):
+    most = 1 if kind is float else 2**64 - 1  # of an error map
+    if value is None or (type(value) in (kind, int) and 0 <= value <= most):
         return value
-    raise ValueError(f"{name} must be a number of 0 or more, or null, got {value!r}")
+    raise ValueError(f"{name} must be a number from 0 to {most}, or null, got {value!r}")
 
 
 def _places(about: dict[str, Any], words: int, number_format: Format) -> Places:
     """The wrong words of one tensor of a file."""
     word, mask = (
-        np.array(about["word"], np.int64),
+        whole("word", about["word"]),
         np.array([_mask(bits, number_format) for bits in about["bits"]], np.uint64),
     )
     if word.shape != mask.shape or len(np.unique(word)) < len(word) or (word < 0).any() or (word >= words).any():
@@ -127,6 +131,10 @@ def _bits(mask: int) -> list[int]:
 
 
 def _mask(bits: list[int], number_format: Format) -> int:
-    if not bits or len(set(bits)) < len(bits) or not all(0 <= bit < number_format.width for bit in bits):
+    if (
+        not bits
+        or len(set(bits)) < len(bits)
+        or not all(type(bit) is int and 0 <= bit < number_format.width for bit in bits)
+    ):
         raise ValueError(f"bits must be distinct numbers under {number_format.width}, got {bits}")
     return sum(1 << bit for bit in bits)

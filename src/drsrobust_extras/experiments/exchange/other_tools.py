@@ -1,6 +1,7 @@
 """The errors of PyTEI, PyTorchFI and MRFI in stored words, from the form in which each of them names errors."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import nn
 
 from drsrobust.extend import WordView, check_instance, check_items, expanded, wrong
 from drsrobust.injection import ErrorMap, ErrorMapMismatch
-from drsrobust_extras.experiments.exchange.places import Places, found, map_of
+from drsrobust_extras.experiments.exchange.places import Places, found, map_of, whole
 
 
 def from_pytei(path: str | Path, model: nn.Module) -> ErrorMap:
@@ -41,6 +42,8 @@ def from_pytei(path: str | Path, model: nn.Module) -> ErrorMap:
     places = {}
     for name, mask in masks.items():
         first, entry = found(model, name)
+        if first in places:
+            raise ErrorMapMismatch(f"{name!r} is a second name of {first!r}, and the file has masks for both")
         if (entry.tensor.shape, entry.tensor.dtype) != (mask.shape, torch.float32):
             about = f"{list(entry.tensor.shape)} {entry.format.name}"
             raise ErrorMapMismatch(f"{name!r} is {about}, the map is of {list(mask.shape)} float32")
@@ -85,13 +88,16 @@ def from_pytorchfi(
             raise wrong(name, f"a list of {len(checked['layer_num'])} entries, as layer_num is", entries)
     writes = _Writes(model, layers)
     for number, *place, new in zip(*checked.values(), strict=True):
-        if number not in range(len(layers)):
-            raise wrong("layer_num", f"numbers under {len(layers)}, the layers of layer_types", number)
-        shape = writes.shape(layers[number])
-        index = [one for one in place if one is not None]
-        if len(index) != len(shape) or not all(0 <= one < size for one, size in zip(index, shape, strict=True)):
-            raise wrong("k, dim1, dim2, dim3", f"a place in {layers[number]} of {list(shape)}", place)
-        writes.set(layers[number], np.array([np.ravel_multi_index(index, shape)]), new)
+        try:
+            layer = layers[range(len(layers)).index(index(number))]
+        except (TypeError, ValueError):
+            raise wrong("layer_num", f"numbers under {len(layers)}, the layers of layer_types", number) from None
+        shape = writes.shape(layer)
+        try:
+            word = np.ravel_multi_index([index(one) for one in place if one is not None], shape)
+        except (TypeError, ValueError):
+            raise wrong("k, dim1, dim2, dim3", f"a place in {layer} of {list(shape)}", place) from None
+        writes.set(layer, np.array([word]), new)
     return writes.error_map("PyTorchFI's declare_weight_fi")
 
 
@@ -111,13 +117,16 @@ def from_mrfi(model: nn.Module, config: Mapping[str, Any]) -> ErrorMap:
     faults = check_items(
         "faultinject", check_instance("config", config, Mapping, "a dictionary").get("faultinject"), "a list"
     )
+    for fault in faults:
+        check_instance("an entry of faultinject", fault, Mapping, "a dictionary")
     chosen = [(fault, name) for fault in faults if fault.get("enabled", True) for name in _weights(model, fault)]
     writes = _Writes(model, [name for _, name in chosen])
     for fault, name in chosen:
-        word, mode = _positions(fault.get("selector"), writes.shape(name)), dict(fault["error_mode"])
+        mode = dict(check_instance("error_mode", fault.get("error_mode"), Mapping, "a dictionary"))
+        word = _positions(fault.get("selector"), writes.shape(name))
         method = mode.pop("method", None)
         if method == "FloatFixedBitFlip" and not mode.get("suppress_invalid"):
-            writes.flip(name, word, mode["bit"])
+            writes.flip(name, word, mode.get("bit"))
         elif method in ("SetValue", "SetZero"):
             writes.set(name, word, mode.get("value", 0) if method == "SetValue" else 0)
         else:
@@ -133,16 +142,17 @@ def _refused(key: str, value: Any, known: str) -> ValueError:
 
 
 def _weights(model: nn.Module, fault: Mapping[str, Any]) -> Iterator[str]:
-    """The tensors that an entry of MRFI hits, module by module."""
+    """The tensors that an entry of MRFI hits, module by module; a tensor of two modules once, since each module reads it with
+    one error."""
     if fault.get("type") not in ("weight", "weights"):
         raise _refused("type", fault.get("type"), "weight (errors in activations are in no stored word)")
     if fault.get("quantization") is not None:
         raise _refused("quantization", fault["quantization"], "absent")
 
     def entries(key: str, default: Any = ()) -> list[str]:
-        given = fault.get(key, default)
-        return [given] if isinstance(given, str) else list(given or ())
+        return check_items(key, fault.get(key, default) or (), "text, or a list of it", str)
 
+    firsts = set()
     for name, module in model.named_modules():
         if (
             any(part in str(type(module)) for part in entries("module_type"))
@@ -154,7 +164,10 @@ def _weights(model: nn.Module, fault: Mapping[str, Any]) -> Iterator[str]:
                 for weight in entries("name", "weight")
                 if isinstance(getattr(module, weight, None), torch.Tensor)
             ]
-            yield from (f"{name}.{weight}".lstrip(".") for weight in held)
+            for path in (f"{name}.{weight}".lstrip(".") for weight in held):
+                if (first := found(model, path)[0]) not in firsts:
+                    firsts.add(first)
+                    yield path
 
 
 def _positions(selector: Mapping[str, Any] | None, shape: tuple[int, ...]) -> np.ndarray:
@@ -162,10 +175,11 @@ def _positions(selector: Mapping[str, Any] | None, shape: tuple[int, ...]) -> np
     words = int(np.prod(shape))
     if selector is None:
         return np.arange(words)
+    check_instance("selector", selector, Mapping, "a dictionary")
     methods = {"FixPosition": "position", "FixPositions": "positions"}
     if selector.get("method") not in methods:
         raise _refused("selector", dict(selector), " or ".join(methods))
-    given = np.array(selector[methods[selector["method"]]], np.int64)
+    given = whole("selector", selector.get(methods[selector["method"]]))
     if selector["method"] == "FixPosition":
         given = given.reshape(-1) if given.size == 1 else given.reshape(-1, 1)
     try:
@@ -191,7 +205,10 @@ class _Writes:
     def set(self, name: str, word: np.ndarray, value: Any) -> None:
         """Writes one value, or one for each word."""
         first, entry = self._first[name]
-        values = torch.as_tensor(value, dtype=torch.float64).expand(len(word)).to(entry.tensor.dtype)
+        try:
+            values = torch.as_tensor(value, dtype=torch.float64).expand(len(word)).to(entry.tensor.dtype)
+        except (TypeError, RuntimeError, ValueError):
+            raise wrong("value", f"a number, or {len(word)} of them", value) from None
         words = WordView(values).read_uint64(np.arange(len(word)))
         self._new[first].update(zip(word.tolist(), words.tolist(), strict=True))
         self._set[first].update(word.tolist())
@@ -199,7 +216,10 @@ class _Writes:
     def flip(self, name: str, word: np.ndarray, bit: Any) -> None:
         """Flips one bit, or one for each word."""
         (first, entry), width = self._first[name], 8 * self._first[name][1].tensor.element_size()
-        bits = np.broadcast_to(np.array(bit, np.int64), word.shape)
+        bits = whole("bit", bit)
+        if bits.size not in (1, len(word)):
+            raise wrong("bit", f"a number, or {len(word)} of them", bit)
+        bits = np.broadcast_to(bits, word.shape)
         if (bits < 0).any() or (bits >= width).any():
             raise wrong("bit", f"numbers under {width}", bit)
         new, present = self._new[first], entry.words().read_uint64(word).tolist()

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import nn
 
-from drsrobust.extend import Stored, TargetTensor, check_instance, stored
+from drsrobust.extend import Stored, TargetTensor, check_instance, stored, wrong
 from drsrobust.injection import INTEGER_OF_BYTES, AddressSpace, ErrorMap, ErrorMapMismatch, FixedCount
 
 
@@ -38,6 +38,21 @@ def found(model: nn.Module, name: str) -> tuple[str, Stored]:
     if first not in memory:
         raise ErrorMapMismatch(f"the model has no tensor {name!r}; it has {', '.join(sorted(memory)[:8])} ...")
     return first, memory[first]
+
+
+def whole(name: str, given: Any) -> np.ndarray:
+    """Numbers as int64, of any shape.
+
+    Raises:
+        ArgumentError: one is no whole number, as 1.5, "1" or True, which NumPy would take for 1.
+    """
+    try:
+        numbers = np.array(given)
+    except ValueError:  # lists of different lengths
+        numbers = np.array(None)
+    if numbers.size and numbers.dtype.kind not in "iu":
+        raise wrong(name, "whole numbers", given)
+    return numbers.astype(np.int64)
 
 
 def map_of(model: nn.Module, places: Mapping[str, Places], error_model: str, **about: Any) -> ErrorMap:
