@@ -33,7 +33,9 @@ SITE = "product"  # of the forward pass; in the log with its number in the batch
 _NAMES = ("mm", "addmm", "bmm", "baddbmm")
 _PRODUCTS = {getattr(torch.ops.aten, name).default for name in _NAMES}  # forward and backward
 _INTO = {getattr(torch.ops.aten, name).out: getattr(torch.ops.aten, name).default for name in _NAMES}
-_IN_PLACE = {getattr(torch.ops.aten, f"{name}_").default: getattr(torch.ops.aten, name).default for name in _NAMES[1::2]}
+_IN_PLACE = {
+    getattr(torch.ops.aten, f"{name}_").default: getattr(torch.ops.aten, name).default for name in _NAMES[1::2]
+}
 _FORMATS = (torch.float32, torch.float64)
 
 
@@ -191,7 +193,9 @@ class _Products(TorchDispatchMode):
         if golden.dtype not in _FORMATS:
             raise InjectionError(f"{self.unit}: a product of {golden.dtype}; it must be of float32 or float64")
         if right.layout != torch.strided or (self.unit.part == MULTIPLIER and left.layout != torch.strided):
-            raise InjectionError(f"{self.unit}: a product of {left.layout} and {right.layout}; both must be torch.strided")
+            raise InjectionError(
+                f"{self.unit}: a product of {left.layout} and {right.layout}; both must be torch.strided"
+            )
         _ASIDE.on = True
         try:
             right = right[self._lane]

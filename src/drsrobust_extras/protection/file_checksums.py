@@ -189,7 +189,9 @@ def checksums(model: nn.Module | Mapping[str, torch.Tensor], *, kind: str = "crc
     if isinstance(model, nn.Module):
         restore_leftovers(model)
     tensors = {
-        name: TensorSums(sums=tuple(map(KINDS[kind], _blocks(name, one, block))), dtype=_dtype(one), shape=tuple(one.shape))
+        name: TensorSums(
+            sums=tuple(map(KINDS[kind], _blocks(name, one, block))), dtype=_dtype(one), shape=tuple(one.shape)
+        )
         for name, one in _tensors(model).items()
     }
     if not any(about.sums for about in tensors.values()):
@@ -340,7 +342,9 @@ def _tensors(model: nn.Module | Mapping[str, torch.Tensor]) -> Mapping[str, torc
     state = type(model).state_dict(model)  # `model.state_dict` warns while injected errors are in the model
     for name, value in state.items():
         if not isinstance(value, torch.Tensor) and _holds_tensors(value):
-            raise ValueError(f"{name} is a {type(value).__name__} of packed or nested tensors, which no checksum covers")
+            raise ValueError(
+                f"{name} is a {type(value).__name__} of packed or nested tensors, which no checksum covers"
+            )
     return {name: tensor for name, tensor in state.items() if isinstance(tensor, torch.Tensor)}
 
 

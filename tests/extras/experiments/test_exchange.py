@@ -74,6 +74,10 @@ FILES = [
     (lambda c: c["tensors"][0].update(shape=[3, 6]), ErrorMapMismatch, "1.weight", "[3, 6]"),
     (lambda c: c["tensors"][0].update(format="float16"), ErrorMapMismatch, "1.weight", "float16"),
     (lambda c: c["tensors"][0].update(word=[15, 2]), ValueError, "1.weight", 15),
+    (lambda c: c["tensors"][0].update(word=[2, 3.7]), ValueError, "word", 3.7),
+    (lambda c: c["tensors"].append(c["tensors"][0]), ValueError, "'1.weight'"),
+    (lambda c: c["drawn"].update(requested_rate=1e999), ValueError, "requested_rate", "inf"),
+    (lambda c: c.pop("tensors"), ValueError, "'tensors'"),
     (lambda c: c["tensors"][0].update(word=[2, 2]), ValueError, "1.weight", "distinct"),
     (lambda c: c["tensors"][0].update(bits=[[3], [32]]), ValueError, "[32]"),
     (lambda c: c["tensors"][0].update(bits=[[3], []]), ValueError, "[]"),
@@ -110,6 +114,9 @@ def test_pytei(model, tmp_path):
     assert difference.frame().equals(error_map.frame()) and difference.eligible_bits is None
     torch.save({"2.weight": torch.zeros(9, 4, dtype=torch.int32)}, path)
     refuses(lambda: exchange.from_pytei(path, model), ErrorMapMismatch, "2.weight", "float16")
+    tied = nn.ModuleList([model[1], model[1]])
+    torch.save({f"{n}.weight": torch.ones(3, 5, dtype=torch.int32) for n in (0, 1)}, path)
+    refuses(lambda: exchange.from_pytei(path, tied), ErrorMapMismatch, "'1.weight'", "'0.weight'")
     torch.save({"0.bias": torch.zeros(4)}, path)
     refuses(lambda: exchange.from_pytei(path, model), ValueError, path)
 
@@ -132,7 +139,13 @@ def test_pytorchfi(model):
     with pytest.raises(ErrorMapMismatch, match="0.weight"):
         error_map.apply(model)
     one = {"layer_num": [0], "k": [3], "dim1": [0], "dim2": [1], "dim3": [2], "value": [1.0]}
-    for changed, said in (({"layer_num": [1]}, 1), ({"k": [4]}, 4), ({"dim3": [None]}, None), ({"value": []}, "[]")):
+    for changed, said in (
+        ({"layer_num": [1]}, 1),
+        ({"k": [4]}, 4),
+        ({"k": [0.5]}, 0.5),
+        ({"dim3": [None]}, None),
+        ({"value": []}, "[]"),
+    ):
         refuses(lambda c=changed: exchange.from_pytorchfi(model, **one | c), ArgumentError, *changed, said)
     assert len(exchange.from_pytorchfi(model, **NOTHING)) == 0
 
@@ -169,6 +182,9 @@ def test_mrfi(model):
         nn.init.zeros_(faulty[1].bias)
     assert under(error_map, model) == words(faulty)
     assert error_map.depends.tolist() == [True] * 4 + [False] * 3
+    tied = nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)])
+    tied[0].weight = tied[1].weight  # each of the two modules reads one flip
+    assert exchange.from_mrfi(tied, {"faultinject": [fault([4], flips | {"bit": 3})]}).word.tolist() == [4]
 
 
 REFUSED = [
@@ -176,6 +192,12 @@ REFUSED = [
     ({"quantization": {"method": "SymmericQuantization"}}, ValueError, "quantization"),
     ({"selector": {"method": "RandomPositionByRate", "rate": 1e-3}}, ValueError, "selector", "RandomPositionByRate"),
     ({"selector": {"method": "FixPosition", "position": 15}}, ArgumentError, "selector", 15),
+    ({"selector": {"method": "FixPosition", "position": 1.5}}, ArgumentError, "selector", 1.5),
+    ({"selector": {"method": "FixPositions"}}, ArgumentError, "selector", None),
+    ({"error_mode": {"method": "FloatFixedBitFlip", "bit": 3.7}}, ArgumentError, "bit", 3.7),
+    ({"error_mode": {"method": "FloatFixedBitFlip", "bit": [1, 2, 3]}}, ArgumentError, "bit", "[1, 2, 3]"),
+    ({"error_mode": {"method": "SetValue", "value": "x"}}, ArgumentError, "value", "'x'"),
+    ({"error_mode": None}, ArgumentError, "error_mode", None),
     ({"error_mode": {"method": "FloatRandomBitFlip"}}, ValueError, "error_mode", "FloatRandomBitFlip"),
     ({"error_mode": {"method": "FloatFixedBitFlip", "bit": 32}}, ArgumentError, "bit", 32),
 ]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import drsrobust as dr
 from drsrobust.injection import restore
@@ -82,6 +83,58 @@ def test_products_are_those_of_loops(mode, part, kind, bit, lane, period):
     )
 
 
+class Of(nn.Module):
+    """What a function makes of an input and a weight."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.weight = function, nn.Parameter(Products().one.weight.data.T.clone())
+
+    def forward(self, x):
+        return self.function(x, self.weight)
+
+
+NAN = torch.full((5, 7), torch.nan)
+FORMS = [
+    lambda x, w: torch.addmm(NAN, x, w, beta=0),
+    lambda x, w: torch.baddbmm(NAN[None], x[None], w[None], beta=0)[0],
+    lambda x, w: torch.zeros(5, 7).addmm_(x, w),
+    lambda x, w: torch.matmul(x, w.detach(), out=torch.empty(0)),
+    lambda x, w: torch.mm(x.to_sparse(), w),
+    lambda x, w: checkpoint(torch.mm, x, w, use_reentrant=False),
+    nn.functional.linear,
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_of_a_product(form):
+    with torch.inference_mode():
+        model, x = Of(form), X.clone()
+        model.weight.data = model.weight.data.T.clone() if form is nn.functional.linear else model.weight.data
+    with torch.no_grad():  # of inference tensors, which keep `linear` as a whole
+        expected = model(x)
+        expected[:, 1::3] *= -1
+        with dr.inject(model, error_of(FLIP, 31), dr.StuckUnit("accumulator", 1, 3), seed=1):
+            assert torch.equal(model(x), expected)
+
+
+def test_passes_within_a_batch():
+    """A model that calls itself, and one that is computed again in the backward pass, are of one batch."""
+    model, unit = nn.Linear(4, 4), dr.StuckUnit("accumulator", 1, 3, batches=0.5)
+    x = X.clone().requires_grad_()
+
+    def gradients(call):
+        with dr.inject(model, error_of(FLIP, 31), unit, seed=3):
+            return [torch.autograd.grad(call(model, x).square().sum(), model.weight)[0] for _ in range(8)]
+
+    plain, again = gradients(nn.Module.__call__), gradients(lambda *args: checkpoint(*args, use_reentrant=False))
+    assert all(map(torch.equal, plain, again)) and any(not torch.equal(plain[0], other) for other in plain)
+    outer = Of(lambda x, w: outer(x @ w)[:, :4] @ w if x.shape[1] == 4 else x)
+    with torch.no_grad(), dr.inject(outer, error_of(FLIP, 31), dr.StuckUnit("accumulator", 1, 3), seed=1) as error_map:
+        outer(X)
+    assert error_map.log.calls == {"product[0]": 1, "product[1]": 1}
+
+
 @pytest.mark.parametrize("part", PARTS)
 def test_backward_products_are_those_of_loops(part):
     layer, defect = nn.Linear(4, 7), (part, 1, 3, FLIP, 31)
@@ -140,6 +193,11 @@ def test_nothing_stays():
     left.__enter__()
     assert not torch.equal(model(X)[0], golden) and torch.equal(X @ X.T, Products()(X)[2])  # of this model alone
     assert restore(model) == 1 and torch.equal(model(X)[0], golden)
+    other, left = Products(), dr.inject(model, error_of(FLIP, 31), unit, seed=1)
+    with left, dr.inject(other, error_of(FLIP, 31), dr.StuckUnit("accumulator", 1, 2), seed=1):
+        model(X)
+        restore(model)  # which is not the block that began last
+        assert not torch.equal(other(X)[0], golden) and torch.equal(model(X)[0], golden)
     assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
 
 
@@ -169,6 +227,7 @@ def test_models_that_it_cannot_hit():
             model(x)
 
     refuses(lambda: run(nn.Linear(4, 4).bfloat16(), X.bfloat16()), dr.injection.InjectionError, "bfloat16", "lane 0")
+    refuses(lambda: run(Of(lambda x, w: x @ w.to_sparse()), X), dr.injection.InjectionError, "lane 0", "sparse_coo")
     compiled = nn.Sequential(nn.Linear(4, 4))
     compiled[0].compile(backend="eager")
     refuses(lambda: run(compiled, X), ValueError, "0 is compiled")

@@ -8,7 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save_file, save_model
 from torch import nn
 
 import drsrobust as dr
@@ -96,6 +96,38 @@ def test_names_of_what_is_wrong(model, tmp_path):
     refuses(lambda: dr.verify(tmp_path / "none.pt"), FileNotFoundError, "none.pt")
 
 
+def test_files_that_are_right(model, tmp_path):
+    """What looks like an archive, lies deep in a file, or is there under one of two names."""
+    name, tied = "m.safetensors", nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    tied[1].weight, suffix = tied[0].weight, ".checksums.json"
+    dr.checksums(tied).save(tmp_path / (name + suffix))
+    save_model(tied, str(tmp_path / name))
+    assert dr.verify(tmp_path / name).blocks == 4
+    for length in range(18_000, 19_300, 8):  # of its header, which the file begins with: b"PK"
+        save_file(tied.state_dict() | {"1.weight": tied[1].weight.clone()}, tmp_path / name, {"": "-" * length})
+        if (tmp_path / name).read_bytes()[:2] == b"PK":
+            break
+    assert dr.verify(tmp_path / name).blocks == 4 and (tmp_path / name).read_bytes()[:2] == b"PK"
+    dr.checksums(tied).save(tmp_path / f"m.pt{suffix}")
+    torch.save({"best": {"model": tied.state_dict(), "epoch": 3}, "x": torch.ones(1)}, tmp_path / "m.pt")
+    assert dr.verify(tmp_path / "m.pt").blocks == 4
+    for content in (torch.ones(3), [tied.state_dict()]):
+        torch.save(content, tmp_path / "m.pt")
+        refuses(lambda: dr.verify(tmp_path / "m.pt"), ValueError, "m.pt.checksums.json")
+    np.savez(tmp_path / "m.npz", text=np.array(["a"]))
+    dr.checksums(tied).save(tmp_path / f"m.npz{suffix}")
+    refuses(lambda: dr.verify(tmp_path / "m.npz"), ValueError, "m.npz.checksums.json")
+
+
+def test_a_record_with_the_mark_of_a_folder(tmp_path):
+    """Its words are not read by `torch.load`, though all agree with their CRC-32."""
+    torch.save({"a": torch.ones(3)}, path := tmp_path / "m.pt")
+    content = path.read_bytes()
+    change(path, 8 * (content.rindex(b"m/data/0") - 8) + 4)  # of the external attributes in the list of records
+    assert not torch.equal(torch.load(path)["a"], torch.ones(3))
+    refuses(lambda: dr.verify(path), DamagedError, "m/data/0 (a)", "folder")
+
+
 @pytest.mark.parametrize("kind", ["crc32", "sha256"])
 def test_a_served_model(model, kind, tmp_path):
     dr.checksums(model, kind=kind, block=256).save(tmp_path / "sums.json")
@@ -108,6 +140,18 @@ def test_a_served_model(model, kind, tmp_path):
         assert (wrong.name, wrong.start, wrong.end) == ("0.weight", start, start + 256)
         assert [found for found in (next(scrubber) for _ in range(blocks)) if found] == [wrong]
     assert sums.check(model) == sums.check(model.state_dict()) == []
+    compiled = {
+        f"_orig_mod.{name}": tensor for name, tensor in model.state_dict().items()
+    }  # as torch.compile names them
+    for wrapped in (compiled, nn.DataParallel(model)):
+        assert sums.check(wrapped) == dr.checksums(wrapped, kind=kind, block=256).check(model) == []
+    good = model[0].weight.detach().clone()
+    with torch.no_grad():
+        model[0].weight[[0, 300]] += 1
+    scrubber = sums.scrubber(model)
+    assert next(scrubber).block == 0
+    model[0].weight = nn.Parameter(good)  # what was there is no longer of the model
+    assert [next(scrubber) for _ in range(blocks)] == [None] * blocks
     model[2].running_mean = torch.ones(8)
     assert [wrong.name for wrong in sums.check(model)] == ["2.running_mean"]
 
@@ -119,9 +163,14 @@ def test_refusals(model, tmp_path):
     refuses(lambda: dr.checksums({"a": 1.0}), ArgumentError, "a", 1.0)
     refuses(lambda: dr.checksums(nn.ReLU()), ValueError, "model", "ReLU")
     refuses(lambda: dr.checksums(nn.Linear(2, 2, device="meta")), ValueError, "weight", "meta")
+    packed = type("Packed", (nn.Linear,), {"get_extra_state": lambda self: (self.weight, None)})(2, 2)
+    refuses(lambda: dr.checksums(packed), ValueError, "_extra_state", "tuple")
+    with pytest.warns(UserWarning, match="deprecated"):
+        quantized = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
+    refuses(lambda: dr.checksums({"a": quantized}), ValueError, "a", "qint8")
     dr.checksums(model).save(path := tmp_path / "sums.json")
     torch.serialization.set_crc32_options(False)
-    torch.save(model.state_dict(), tmp_path / "m.pt")
+    torch.save(model.state_dict() | {"empty": torch.empty(0)}, tmp_path / "m.pt")
     torch.serialization.set_crc32_options(True)
     refuses(lambda: dr.verify(tmp_path / "m.pt"), DamagedError, "every record", "set_crc32_options")
     content = json.loads(path.read_text())
