@@ -246,7 +246,8 @@ def verify(path: str | Path) -> Verified:
         of_reader = isinstance(error, RuntimeError) and "TorchScript" not in why  # torch.load's, of a wrong archive
         if is_zip and not of_reader:  # its records agree with their CRC-32
             raise ValueError(
-                f"{path} holds other things than tensors by name ({why}); load it, then Checksums.load({sums_file.name!r}).check(model)"
+                f"{path} holds other things than tensors by name ({why}); load it, then "
+                f"Checksums.load({sums_file.name!r}).check(model)"
             ) from error
         raise DamagedError(path, [_whole("the file", f"it cannot be read ({why})")]) from error
     if damage := sums.check(tensors):
