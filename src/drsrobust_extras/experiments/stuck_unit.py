@@ -64,13 +64,14 @@ class StuckUnit(Hooked):
 
     Infinite and NaN words go on as IEEE 754 has it. Words that the errors leave as they are change no bit of the result.
 
-    Hit are the products that PyTorch computes by `mm`, `addmm`, `bmm` and `baddbmm` (linear layers, `matmul`, `einsum`, the
-    interaction of DLRM) in forward passes of the model, and in backward passes inside the block, where the columns of the
-    gradient of a weight [out, in] and of an input [rows, in] are the inputs of its layer. Not hit: products of a matrix and a
-    vector (as the sums of checksums), element-wise products, and what one kernel computes as a whole (fused attention,
-    convolutions, recurrent cells, look-ups).
+    Hit are the products that PyTorch computes by `mm`, `addmm`, `bmm` and `baddbmm`, also in place or into `out` (linear
+    layers, `matmul`, `einsum`, the interaction of DLRM, GRU and recurrent cells), in forward passes of the model, and in
+    backward passes inside the block, where the columns of the gradient of a weight [out, in] and of an input [rows, in] are the
+    inputs of its layer. Not hit: products of a matrix and a vector (as the sums of checksums), element-wise products,
+    `torch.sparse.mm`, and what one kernel computes as a whole: fused attention (in evaluation without gradients
+    `nn.MultiheadAttention(batch_first=True)` with its projections), convolutions, `nn.LSTM` on a CPU, look-ups.
 
-    A batch is a forward pass of the model with its backward pass. The log counts words of the lane in each product, columns
+    A batch is a forward pass of the model, with those inside it, and its backward pass, with what that computes again. The log counts words of the lane in each product, columns
     innermost; of a multiplier a call is a column. Several units in a call have no lane in common.
 
     Args:
@@ -81,7 +82,7 @@ class StuckUnit(Hooked):
 
     Raises:
         ValueError: an unknown part, or a number out of range; when the model runs, `InjectionError` for products of other
-            formats than float32 and float64, whose accumulators are wider than their words.
+            formats than float32 and float64, whose accumulators are wider than their words, or of sparse matrices.
 
     Example:
         >>> import drsrobust as dr

@@ -242,7 +242,7 @@ def verify(path: str | Path) -> Verified:
     try:
         tensors = _in_file(path, set(sums.tensors), is_zip)
     except Exception as error:
-        why = str(error).partition("\n")[0]
+        why = str(error).rpartition("WeightsUnpickler error: ")[2].partition("\n")[0]
         of_reader = isinstance(error, RuntimeError) and "TorchScript" not in why  # torch.load's, of a wrong archive
         if is_zip and not of_reader:  # its records agree with their CRC-32
             raise ValueError(

@@ -183,8 +183,13 @@ def test_mrfi(model):
     assert under(error_map, model) == words(faulty)
     assert error_map.depends.tolist() == [True] * 4 + [False] * 3
     tied = nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)])
-    tied[0].weight = tied[1].weight  # each of the two modules reads one flip
-    assert exchange.from_mrfi(tied, {"faultinject": [fault([4], flips | {"bit": 3})]}).word.tolist() == [4]
+    tied[1].weight = tied[0].weight  # the second module to run reads it with both flips
+    refuses(
+        lambda: exchange.from_mrfi(tied, {"faultinject": [fault([4, 5], flips)]}),
+        ValueError,
+        "'1.weight'",
+        "'0.weight'",
+    )
 
 
 REFUSED = [

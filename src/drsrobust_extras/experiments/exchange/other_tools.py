@@ -112,7 +112,8 @@ def from_mrfi(model: nn.Module, config: Mapping[str, Any]) -> ErrorMap:
 
     Raises:
         ValueError: an entry that names no places, as random selectors, which draw at each forward pass; quantization; errors in
-            activations. `between` gives the map of what such an entry did to the weights of a copy.
+            activations. `between` gives the map of what such an entry did to the weights of a copy. Or entries hit a tensor
+            that two modules share.
     """
     faults = check_items(
         "faultinject", check_instance("config", config, Mapping, "a dictionary").get("faultinject"), "a list"
@@ -120,8 +121,13 @@ def from_mrfi(model: nn.Module, config: Mapping[str, Any]) -> ErrorMap:
     for fault in faults:
         check_instance("an entry of faultinject", fault, Mapping, "a dictionary")
     chosen = [(fault, name) for fault in faults if fault.get("enabled", True) for name in _weights(model, fault)]
-    writes = _Writes(model, [name for _, name in chosen])
+    writes, names = _Writes(model, [name for _, name in chosen]), dict[str, str]()
     for fault, name in chosen:
+        if (other := names.setdefault(writes.first(name), name)) != name:
+            raise ValueError(
+                f"{name!r} is {other!r} too, and MRFI hits it again before each of its modules; they read different words, "
+                "which no error map holds"
+            )
         mode = dict(check_instance("error_mode", fault.get("error_mode"), Mapping, "a dictionary"))
         word = _positions(fault.get("selector"), writes.shape(name))
         method = mode.pop("method", None)
@@ -142,8 +148,7 @@ def _refused(key: str, value: Any, known: str) -> ValueError:
 
 
 def _weights(model: nn.Module, fault: Mapping[str, Any]) -> Iterator[str]:
-    """The tensors that an entry of MRFI hits, module by module; a tensor of two modules once, since each module reads it with
-    one error."""
+    """The tensors that an entry of MRFI hits, module by module."""
     if fault.get("type") not in ("weight", "weights"):
         raise _refused("type", fault.get("type"), "weight (errors in activations are in no stored word)")
     if fault.get("quantization") is not None:
@@ -152,7 +157,6 @@ def _weights(model: nn.Module, fault: Mapping[str, Any]) -> Iterator[str]:
     def entries(key: str, default: Any = ()) -> list[str]:
         return check_items(key, fault.get(key, default) or (), "text, or a list of it", str)
 
-    firsts = set()
     for name, module in model.named_modules():
         if (
             any(part in str(type(module)) for part in entries("module_type"))
@@ -164,10 +168,7 @@ def _weights(model: nn.Module, fault: Mapping[str, Any]) -> Iterator[str]:
                 for weight in entries("name", "weight")
                 if isinstance(getattr(module, weight, None), torch.Tensor)
             ]
-            for path in (f"{name}.{weight}".lstrip(".") for weight in held):
-                if (first := found(model, path)[0]) not in firsts:
-                    firsts.add(first)
-                    yield path
+            yield from (f"{name}.{weight}".lstrip(".") for weight in held)
 
 
 def _positions(selector: Mapping[str, Any] | None, shape: tuple[int, ...]) -> np.ndarray:
@@ -201,6 +202,9 @@ class _Writes:
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._first[name][1].tensor.shape)
+
+    def first(self, name: str) -> str:
+        return self._first[name][0]
 
     def set(self, name: str, word: np.ndarray, value: Any) -> None:
         """Writes one value, or one for each word."""
