@@ -7,6 +7,7 @@ hands on is wrong, whatever wire of it is broken."""
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from math import gcd
 from typing import Any, ClassVar
 
@@ -30,12 +31,11 @@ from drsrobust_extras.experiments.transient import Draw, Hooked, Site
 
 PARTS = ACCUMULATOR, MULTIPLIER = "accumulator", "multiplier"
 SITE = "product"  # of the forward pass; in the log with its number in the batch, as `product[0]`
-_NAMES = ("mm", "addmm", "bmm", "baddbmm")
-_PRODUCTS = {getattr(torch.ops.aten, name).default for name in _NAMES}  # forward and backward
-_INTO = {getattr(torch.ops.aten, name).out: getattr(torch.ops.aten, name).default for name in _NAMES}
-_IN_PLACE = {
-    getattr(torch.ops.aten, f"{name}_").default: getattr(torch.ops.aten, name).default for name in _NAMES[1::2]
-}
+_OPS = [(name, getattr(torch.ops.aten, name)) for name in ("mm", "addmm", "bmm", "baddbmm")]  # forward and backward
+_PRODUCTS = {
+    form: op.default for _, op in _OPS for form in (op.default, op.out)
+}  # any form -> the one with a result of its own
+_PRODUCTS |= {getattr(torch.ops.aten, f"{name}_").default: op.default for name, op in _OPS if "add" in name}
 _FORMATS = (torch.float32, torch.float64)
 
 
@@ -69,10 +69,11 @@ class StuckUnit(Hooked):
     backward passes inside the block, where the columns of the gradient of a weight [out, in] and of an input [rows, in] are the
     inputs of its layer. Not hit: products of a matrix and a vector (as the sums of checksums), element-wise products,
     `torch.sparse.mm`, and what one kernel computes as a whole: fused attention (in evaluation without gradients
-    `nn.MultiheadAttention(batch_first=True)` with its projections), convolutions, `nn.LSTM` on a CPU, look-ups.
+    `nn.MultiheadAttention(batch_first=True)` with its projections), convolutions, `nn.LSTM` of float32 on a CPU, look-ups.
 
-    A batch is a forward pass of the model, with those inside it, and its backward pass, with what that computes again. The log counts words of the lane in each product, columns
-    innermost; of a multiplier a call is a column. Several units in a call have no lane in common.
+    A batch is a forward pass of the model, with those inside it, and its backward pass, with what that computes again. The
+    log counts words of the lane in each product, columns innermost; of a multiplier a call is a column. Several units in a call
+    have no lane in common.
 
     Args:
         part: `"accumulator"` or `"multiplier"`.
@@ -173,17 +174,18 @@ class _Products(TorchDispatchMode):
         in_backward = _in_backward()
         if _ASIDE.on or not (self._draw.active and self._shows and (self._depth or in_backward)):
             return func(*args, **kwargs)
-        if func in _PRODUCTS:
+        product = _PRODUCTS.get(func)
+        if product is func:
             return self._product(f"backward {SITE}" if in_backward else SITE, func(*args, **kwargs), *args, **kwargs)
-        if func in _INTO or func in _IN_PLACE:
-            out = kwargs.pop("out") if func in _INTO else args[0]
-            product = self.__torch_dispatch__(_INTO.get(func) or _IN_PLACE[func], types, args, kwargs)
-            return (out if out.shape == product.shape else out.resize_(product.shape)).copy_(product)
-        if not in_backward:  # of inference tensors, which have none, `linear` and `matmul` come as a whole
+        if product is not None:
+            into = kwargs.pop("out") if "out" in kwargs else args[0]
+            result = self.__torch_dispatch__(product, types, args, kwargs)
+            return (into if into.shape == result.shape else into.resize_(result.shape)).copy_(result)
+        if not in_backward and _is_composed(
+            func
+        ):  # `linear` and `matmul` of inference tensors, which have no backward pass
             with self:
-                result = func.decompose(*args, **kwargs)
-            if result is not NotImplemented:
-                return result
+                return func.decompose(*args, **kwargs)
         return func(*args, **kwargs)
 
     def _product(self, site: str, golden: torch.Tensor, *args: Any, beta: Any = 1, alpha: Any = 1) -> torch.Tensor:
@@ -233,6 +235,11 @@ class _Products(TorchDispatchMode):
             found.append(_differ(wrong, terms).any(-1))
         is_wrong = torch.stack(found, -1)
         return torch.stack(columns, -1), is_wrong if is_wrong.any() else None
+
+
+@cache
+def _is_composed(func: Any) -> bool:
+    return func._can_decompose()
 
 
 def _in_backward() -> bool:
