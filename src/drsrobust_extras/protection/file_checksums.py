@@ -260,7 +260,9 @@ def _records(path: Path) -> tuple[int, list[Damage]]:
     damage = []
     try:
         with zipfile.ZipFile(path) as file:
-            entries = file.infolist()
+            entries, count = file.infolist(), _count(path)
+            if count not in (len(entries), 0xFFFF):  # the most that it can say
+                raise ValueError(f"it holds {len(entries)} records, and should hold {count}")
             for entry in entries:
                 try:
                     with file.open(entry) as record:
@@ -281,6 +283,14 @@ def _records(path: Path) -> tuple[int, list[Damage]]:
     return len(entries), [
         _whole(f"record {one.filename}" + names.get(one.header_offset, ""), str(error)) for one, error in damage
     ]
+
+
+def _count(path: Path) -> int:
+    """How many records the end of a zip archive says that there are; a wrong length in their list hides some from `zipfile`."""
+    with open(path, "rb") as file:
+        file.seek(max(0, path.stat().st_size - (1 << 16) - 22))
+        end = file.read().rpartition(b"PK\5\6")[2]
+    return int.from_bytes(end[6:8], "little")
 
 
 def _names_in(path: Path) -> dict[int, str]:

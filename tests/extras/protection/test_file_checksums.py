@@ -128,6 +128,14 @@ def test_a_record_with_the_mark_of_a_folder(tmp_path):
     refuses(lambda: dr.verify(path), DamagedError, "m/data/0 (a)", "folder")
 
 
+def test_a_record_that_is_hidden(tmp_path):
+    """By the length of the comment before it in the list of records: `numpy.load` reads the others."""
+    np.savez(path := tmp_path / "m.npz", a=np.ones(3), b=np.ones(3))
+    change(path, 8 * (path.read_bytes().rindex(b"a.npy") - 13))
+    assert list(loaded(path)) == ["a"]
+    refuses(lambda: dr.verify(path), DamagedError, "list of records", 1, 2)
+
+
 @pytest.mark.parametrize("kind", ["crc32", "sha256"])
 def test_a_served_model(model, kind, tmp_path):
     dr.checksums(model, kind=kind, block=256).save(tmp_path / "sums.json")
