@@ -4,11 +4,13 @@ Published models of permanent faults are of systolic arrays (DLAFI, ISSRE 2025; 
 (arXiv:2605.04213, whose wrong words lie at periodic addresses); their rules were not read. This one is of words: what a lane
 hands on is wrong, whatever wire of it is broken."""
 
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from math import gcd
+from types import FrameType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -65,11 +67,12 @@ class StuckUnit(Hooked):
     Infinite and NaN words go on as IEEE 754 has it. Words that the errors leave as they are change no bit of the result.
 
     Hit are the products that PyTorch computes by `mm`, `addmm`, `bmm` and `baddbmm`, also in place or into `out` (linear
-    layers, `matmul`, `einsum`, the interaction of DLRM, GRU and recurrent cells), in forward passes of the model, and in
-    backward passes inside the block, where the columns of the gradient of a weight [out, in] and of an input [rows, in] are the
-    inputs of its layer. Not hit: products of a matrix and a vector (as the sums of checksums), element-wise products,
-    `torch.sparse.mm`, and what one kernel computes as a whole: fused attention (in evaluation without gradients
-    `nn.MultiheadAttention(batch_first=True)` with its projections), convolutions, `nn.LSTM` of float32 on a CPU, look-ups.
+    layers, `matmul`, `einsum`, the interaction of DLRM, GRU and recurrent cells), in the thread of the block: in forward passes
+    of the model, and in backward passes inside the block, where the columns of the gradient of a weight [out, in] and of an
+    input [rows, in] are the inputs of its layer. Not hit: products of a matrix and a vector (as the sums of checksums),
+    element-wise products, `torch.sparse.mm`, and what one kernel computes as a whole: fused attention (in evaluation without
+    gradients `nn.MultiheadAttention(batch_first=True)` with its projections), convolutions, `nn.LSTM` of float32 on a CPU,
+    look-ups.
 
     A batch is a forward pass of the model, with those inside it, and its backward pass, with what that computes again. The
     log counts words of the lane in each product, columns innermost; of a multiplier a call is a column. Several units in a call
@@ -117,11 +120,10 @@ class StuckUnit(Hooked):
             if is_compiled(module):
                 name = name or type(model).__name__
                 raise ValueError(f"{name} is compiled, so its products are not seen; inject before torch.compile")
-        for other in _get_current_dispatch_mode_stack():
-            if (
-                isinstance(other, _Products)
-                and (self.lane - other.unit.lane) % gcd(self.period, other.unit.period) == 0
-            ):
+        for other in [mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, _Products)]:
+            if not other.active:
+                other.remove()  # its block ended in another thread
+            elif (self.lane - other.unit.lane) % gcd(self.period, other.unit.period) == 0:
                 raise ValueError(f"{self} and {other.unit} have columns in common; give each unit lanes of its own")
         products = _Products(self, draw)
         yield None, add_forward_pre_hook(model, products.begin)
@@ -136,15 +138,21 @@ class _Products(TorchDispatchMode):
     def __init__(self, unit: StuckUnit, draw: Draw) -> None:
         super().__init__()
         self.unit, self._draw, self._thread = unit, draw, threading.get_ident()
-        self._depth, self._shows, self._number = 0, False, {SITE: 0}  # depth: of forward passes in forward passes
+        self._shows, self._number = False, {SITE: 0}
+        self._passes: list[FrameType] = []  # forward passes that go on, each inside the one before
         self._lane = (..., slice(unit.lane, None, unit.period))
+
+    @property
+    def active(self) -> bool:
+        """Whether its block goes on."""
+        return self._draw.active
 
     def enter(self) -> None:
         """From here on products are hit."""
         self.__enter__()
 
     def remove(self) -> None:
-        """The end; a thread that has ended took its modes along."""
+        """The end, in the thread of the block; one that has ended took its modes along."""
         above: list[TorchDispatchMode] = []
         if threading.get_ident() == self._thread and self in _get_current_dispatch_mode_stack():
             while (mode := _get_current_dispatch_mode_stack()[-1]) is not self:  # of blocks that began later and go on
@@ -156,8 +164,14 @@ class _Products(TorchDispatchMode):
 
     def begin(self, module: nn.Module, args: tuple) -> None:
         """Before a forward pass of the model; one inside another, or computed again in the backward pass, is of its batch."""
-        self._depth += 1
-        if self._depth > 1 or _in_backward():
+        frame: FrameType | None = sys._getframe(1)
+        running = set()
+        while frame is not None:
+            running.add(frame)
+            frame = frame.f_back
+        outer = [one for one in self._passes if one in running]  # one that was interrupted had no end
+        self._passes = [*outer, sys._getframe(1)]
+        if outer or _in_backward():
             return
         self._number = {}
         drawn = uniform(np.array([self._draw.next_seed(f"batches of {self.unit}")], np.uint64))[0]
@@ -167,12 +181,12 @@ class _Products(TorchDispatchMode):
 
     def end(self, module: nn.Module, args: tuple, output: Any) -> None:
         """After it, also where it raised."""
-        self._depth = max(0, self._depth - 1)
+        del self._passes[-1:]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
         in_backward = _in_backward()
-        if _ASIDE.on or not (self._draw.active and self._shows and (self._depth or in_backward)):
+        if _ASIDE.on or not (self._draw.active and self._shows and (self._passes or in_backward)):
             return func(*args, **kwargs)
         product = _PRODUCTS.get(func)
         if product is func:

@@ -1,5 +1,8 @@
 """A defective lane against loops over rows, columns and products; its batches; campaigns, protections and training under it."""
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -134,6 +137,20 @@ def test_passes_within_a_batch():
         outer(X)
     assert error_map.log.calls == {"product[0]": 1, "product[1]": 1}
 
+    def shown(*interrupted):
+        """In which of eight batches the defect shows, where some end by an interrupt."""
+        stop = Of(lambda x, w: sys.exit() if len(shows) in interrupted else x @ w)
+        with torch.no_grad(), dr.inject(stop, error_of(FLIP, 31), unit, seed=3):
+            shows = []
+            for _ in range(8):
+                try:
+                    shows.append((stop(X) @ torch.ones(7)).tolist())
+                except SystemExit:
+                    shows.append(None)
+        return shows
+
+    assert [*shown(2)[:2], *shown(2)[3:]] == [*shown()[:2], *shown()[3:]] and len({*map(str, shown())}) == 2
+
 
 @pytest.mark.parametrize("part", PARTS)
 def test_backward_products_are_those_of_loops(part):
@@ -198,6 +215,13 @@ def test_nothing_stays():
         model(X)
         restore(model)  # which is not the block that began last
         assert not torch.equal(other(X)[0], golden) and torch.equal(model(X)[0], golden)
+    left = dr.inject(model, error_of(FLIP, 31), unit, seed=1)
+    left.__enter__()
+    model(X)
+    with ThreadPoolExecutor(1) as pool:  # the end of a block in another thread
+        pool.submit(left.__exit__, None, None, None).result()
+    with dr.inject(model, error_of(FLIP, 31), unit, seed=1):
+        assert not torch.equal(model(X)[0], golden)
     assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
 
 
