@@ -210,7 +210,8 @@ def verify(path: str | Path) -> Verified:
     Raises:
         FileNotFoundError: there is no such file.
         DamagedError: it is not what was written; the message names records, tensors and blocks.
-        ValueError: it holds no checksums, and there are none next to it; or there are, and it is a pickled module.
+        ValueError: it holds no checksums, and there are none next to it; or there are, and it holds other things than tensors by
+            name, as a pickled or scripted module.
 
     Example:
         >>> import tempfile
