@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from drsrobust.extend import check_choice, check_instance, check_whole, digest, expanded, new_file
-from drsrobust.injection import applied_maps, restore_leftovers
+from drsrobust.injection import restore_leftovers
 from drsrobust.introspection import is_sharded
 from drsrobust.training import register_writer
 
@@ -181,15 +181,13 @@ def checksums(model: nn.Module | Mapping[str, torch.Tensor], *, kind: str = "crc
         block: bytes of a block, which is what a check names.
 
     Raises:
-        ValueError: an unknown kind, a block under 1 byte, a model that has errors in it now, without tensors or with one that has no words of its own
+        ValueError: an unknown kind, a block under 1 byte, or a model without tensors or with one that has no words of its own
             (sparse, quantized or packed, on the meta device, sharded over ranks).
     """
     check_choice("kind", kind, KINDS)
     check_whole("block", block, 1)
     if isinstance(model, nn.Module):
         restore_leftovers(model)
-        if applied_maps(model):
-            raise ValueError("model has errors in it now; take its checksums outside of the `with` block")
     tensors = {
         name: TensorSums(
             sums=tuple(map(KINDS[kind], _blocks(name, one, block))), dtype=_dtype(one), shape=tuple(one.shape)
@@ -212,8 +210,8 @@ def verify(path: str | Path) -> Verified:
     Raises:
         FileNotFoundError: there is no such file.
         DamagedError: it is not what was written; the message names records, tensors and blocks.
-        ValueError: it holds no checksums, and there are none next to it; or there are, and it holds other things than tensors by
-            name, as a pickled or scripted module.
+        ValueError: it holds no checksums, and there are none next to it; or there are, and it holds other things than tensors
+            by name, as a pickled or scripted module.
 
     Example:
         >>> import tempfile

@@ -147,7 +147,6 @@ def test_a_served_model(model, kind, tmp_path):
         (wrong,) = sums.check(model)
         assert (wrong.name, wrong.start, wrong.end) == ("0.weight", start, start + 256)
         assert [found for found in (next(scrubber) for _ in range(blocks)) if found] == [wrong]
-        refuses(lambda: dr.checksums(model), ValueError, "model")
     assert sums.check(model) == sums.check(model.state_dict()) == []
     compiled = {
         f"_orig_mod.{name}": tensor for name, tensor in model.state_dict().items()
