@@ -1,6 +1,5 @@
 """Memories by name: each number has a source, what has none is refused by name, and faults, chipkill and fleets use them."""
 
-import pandas as pd
 import pytest
 from torch import nn
 
@@ -47,27 +46,6 @@ def test_chipkill_corrects_one_of_ten_devices_and_none_where_there_is_one():
         refuses(lambda fault=fault: screened(dr.Chipkill(), fault, TABLE, 1), ValueError, name, "one device")
     fault = dr.MemoryFault("row", memory="ddr5").sample(SPACE, seed=1)
     refuses(lambda: screened(dr.Chipkill(), fault, TABLE, 1), ValueError, "ddr5", "ddr2-2012")
-
-
-def test_a_fleet_of_another_memory():
-    rows = dr.load_dataset("synthetic-movielens/full", rows=300, seed=1)
-    model = dr.models.build_model("fm", rows.schema)
-    options = {"trials": 3, "metrics": ["decision_changed"], "sampling": "stratified", "seed": 1}
-    modes = [mode for mode in dr.rates.FIT if mode != "ranks"]
-    errors = [dr.MemoryFault(mode, memory="lpddr6") for mode in modes]
-    damage = dr.Campaign(dr.Evaluator(model, rows.test), errors=errors, **options).run()
-    about = {"hosts": 10, "memory": "1TiB", "recommendations": 1e3, "accelerators": 8}
-    refuses(lambda: dr.fleet(damage, model, dram="lpddr6", **about), ValueError, "lpddr6", "rates by mode")
-    refuses(lambda: dr.fleet(damage, model, rates=dr.rates.FAULTS, **about), ValueError, "lpddr6", "'in order'")
-    fleet = dr.fleet(damage, model, dram="lpddr6", rates=dr.rates.FAULTS, **about)
-    assert set(fleet.modes["error_mode"]) == set(modes) and "1 devices of 16 Gb (lpddr6)" in fleet.assumptions
-    devices = 10 * 2**40 / 2**31  # of 16 Gb
-    expected = sum(dr.rates.FIT[mode].total for mode in modes) * 24e-9 * devices
-    assert fleet.faults_per_day == pytest.approx(expected)
-    stops = fleet.uncorrectable("hbm4")["value"]
-    assert sorted(stops) == pytest.approx([24 * 80 / 294_912, 24 * 80 / 88_768])
-    pd.testing.assert_series_equal(stops.sort_values(ignore_index=True), stops)
-    refuses(lambda: fleet.uncorrectable("lpddr6"), ValueError, "lpddr6")
 
 
 def test_refusals():
