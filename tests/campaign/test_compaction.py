@@ -107,7 +107,7 @@ def test_chunks_that_are_replaced_are_ignored_and_then_deleted(tmp_path):
     assert all(name.encode() in b"".join(replaced) for name in old)
 
 
-@pytest.mark.parametrize(("enough", "left"), [(8, 2 + 2), (1024, 4)])
+@pytest.mark.parametrize(("enough", "left"), [(10, 2 + 2), (1024, 4)])
 def test_a_writer_joins_as_it_goes(tmp_path, joined_at, enough, left, monkeypatch):
     """In any order of the chunks; what is stored is the same, and the next writer finds it. Of 12 chunks of two trials two
     times five are joined, and two stay; or five, with these four more, and three stay."""
