@@ -118,7 +118,7 @@ class EligibleBits:
 
     def locate_word(self, position: np.ndarray) -> np.ndarray:
         """Flat word index of the n-th words that have an eligible bit."""
-        if len(self._live) == 1 and self._period == 1:
+        if self._period == 1:
             return self._first_word(position)
         unit = position // len(self._live)
         return self._first_word(unit) + self._live[position - unit * len(self._live)]
