@@ -152,8 +152,8 @@ def fleets_worded(table: "pd.DataFrame") -> "pd.DataFrame":
         {
             "memory": table["memory"].map(PLATFORMS),
             "protection": table["protection"].map(mitigation_label),
-            "wrong recommendations a day": spans("wrong"),
-            "stopped hosts, or errors that codes do not correct, a day": spans("stops"),
+            "wrong recommendations a day (95 % interval over drawn faults)": spans("wrong"),
+            "stopped hosts (likewise), or errors and stops of GPUs by published rates, a day": spans("stops"),
             "rates": table["rates"],
         }
     )
