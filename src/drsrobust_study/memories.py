@@ -210,7 +210,7 @@ def fleet_lead(table: "pd.DataFrame", accelerators: Fleet) -> str:
                 parts.append("no rate was read, so neither wrong recommendations nor stops are known")
             else:
                 devices = f"{accelerators.hosts * accelerators.accelerators:,} devices, by published rates of HBM3"
-                parts.append(f"{stops} errors a day that codes do not correct, in {devices}")
+                parts.append(f"{stops} memory errors or stops of GPUs a day by published rates, in {devices}")
                 parts.append("wrong recommendations are not known")
         sentences.append(f"{PLATFORMS[memory]}: {'; '.join(parts)}. {chipkill(memory)}")
     return "\n".join(sentences)

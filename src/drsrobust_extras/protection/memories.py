@@ -62,7 +62,7 @@ class Layer(NamedTuple):
 
 
 class Uncorrectable(NamedTuple):
-    """Mean hours between memory errors of one GPU that its codes do not correct.
+    """Mean hours between memory errors of one GPU, or stops for them, by a published count: `counts` says of what.
 
     Attributes:
         hours: of one device.
