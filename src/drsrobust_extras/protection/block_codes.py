@@ -45,6 +45,9 @@ class Code(Protocol):
     data_bits: int
     check_bits: int
 
+    def settings(self) -> Any:
+        """All that decides what it decodes, of JSON types: `BlockCode` with equal ones are the same."""
+
     def decode(self, data: np.ndarray, check: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Wrong bits of data (uint64 [n, words]) and of check bits (uint64 [n]) after decoding, and the status of each block:
         CLEAN, CORRECTED or UNCORRECTABLE (unchanged)."""
@@ -92,6 +95,9 @@ class LinearCode:
     def bits(self) -> int:
         """Of a code word."""
         return len(self.columns)
+
+    def settings(self) -> Any:
+        return {"code": self.name, "columns": self.columns.tolist(), "corrects": self.corrects}
 
     @property
     def passes(self) -> float:
@@ -148,10 +154,19 @@ class SymbolBlocks:
         self.data_bits, self.check_bits = len(symbols) * bits, 2 * bits
         self.name = f"{name}({self._code.symbols},{len(symbols)}) over {bits} bits"
 
+    def settings(self) -> Any:
+        return {"code": self.name, "symbols": [[[*part] for part in one] for one in self._symbols], "piece": self._piece}
+
     @classmethod
     def in_order(cls, data_bits: int, bits: int) -> "SymbolBlocks":
-        """Neighbouring bits as symbols."""
-        places = range(0, data_bits, bits)
+        """Neighbouring bits as symbols.
+
+        Raises:
+            ValueError: bits that do not divide the data bits, or that no code has.
+        """
+        places = range(0, check_whole("data_bits", data_bits, 1), check_whole("bits", bits, 1))
+        if data_bits % bits:
+            raise ValueError(f"data_bits is {data_bits}; it must be a multiple of the {bits} bits of a symbol")
         return cls([[divmod(place, _WORD)] for place in places], bits, bits)
 
     @property
@@ -214,7 +229,7 @@ class BlockCode(StorageProtection):
     def __init__(self, code: Code, uncorrectable: str = "keep", target: str | Target = "all") -> None:
         super().__init__(target)
         check_choice("action on uncorrectable errors", uncorrectable, ACTIONS)
-        if code.data_bits != 32 and code.data_bits % _WORD:
+        if code.data_bits != 32 and (code.data_bits % _WORD or not code.data_bits):
             raise ValueError(f"code has {code.data_bits} data bits; it must have 32 or a multiple of {_WORD}")
         self.code, self.uncorrectable = code, uncorrectable
         self._width = min(code.data_bits, _WORD)
@@ -225,9 +240,7 @@ class BlockCode(StorageProtection):
         return self.code.name
 
     def settings(self) -> Any:
-        columns = getattr(self.code, "columns", None)
-        own = None if columns is None else columns.tolist()
-        return {**super().settings(), "code": self.code.name, "columns": own, "uncorrectable": self.uncorrectable}
+        return {**super().settings(), "code": self.code.settings(), "uncorrectable": self.uncorrectable}
 
     def decode(
         self, protected: ProtectedWords, errors: Errors, stored: Mapping[str, Errors], trial: DrawContext
@@ -245,8 +258,9 @@ class BlockCode(StorageProtection):
         changed = beyond.any(axis=1) & (status == CORRECTED)
         status[changed], remaining[changed] = UNCORRECTABLE, data[changed]
         counts = DecodedBlocks.counted(status, (remaining != 0).any(axis=1) | (left_check != 0))
-        given_up = np.repeat(status == UNCORRECTABLE, per)
         index, remaining = index.ravel(), remaining.ravel()
+        exists = index * self._width < protected.words * protected.width  # of the last block
+        given_up = np.repeat(status == UNCORRECTABLE, per) & exists
         if self.uncorrectable != "keep":
             zero = self.uncorrectable == "zero"
             remaining[given_up] = protected.read_blocks(index[given_up], self._width) if zero else 0
@@ -304,8 +318,9 @@ def mixed_columns(data_bits: int, check_bits: int, *, even: int, seed: int) -> l
     """Random columns of SEC, of which so many have an even weight: the more, the more double errors look like one.
 
     Raises:
-        ValueError: there are not so many of either kind.
+        ValueError: there are not so many of either kind, or more of even weight than data bits.
     """
+    check_whole("even", even, 0, check_whole("data_bits", data_bits, 1))
     chosen = _chosen([c for c in range(1, 2**check_bits) if c.bit_count() % 2 == 0], even, seed)
     return chosen + odd_columns(data_bits - even, check_bits, seed=seed)
 
@@ -316,7 +331,7 @@ def random_columns(data_bits: int, check_bits: int, *, seed: int) -> list[int]:
 
 
 def _chosen(columns: list[int], n: int, seed: int | None) -> list[int]:
-    if n > len(columns):
+    if check_whole("data_bits", n, 0) > len(columns):
         raise ValueError(f"data_bits needs {n} columns of a kind; there are {len(columns)} with these check_bits")
     if seed is None:
         return sorted(columns, key=lambda column: (column.bit_count(), column))[:n]

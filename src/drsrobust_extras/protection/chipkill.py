@@ -101,8 +101,9 @@ class Chipkill(StorageProtection):
         changed = _beyond(protected, index, remaining).any(axis=1) & (status == CORRECTED)
         status[changed], remaining[changed] = UNCORRECTABLE, data[changed]
         counts = DecodedBlocks.counted(status, ((remaining | left_check) != 0).any(axis=1))
-        given_up = np.repeat(status == UNCORRECTABLE, 2)
         index, remaining = index.ravel(), remaining.ravel()
+        exists = index * WORD < protected.words * protected.width  # of the last code word
+        given_up = np.repeat(status == UNCORRECTABLE, 2) & exists
         if self.uncorrectable != "keep":
             zero = self.uncorrectable == "zero"
             remaining[given_up] = protected.read_blocks(index[given_up], WORD) if zero else 0
@@ -139,7 +140,7 @@ class SelectiveChipkill(StorageProtection):
         target: protected tensors, which must hold the check symbols: see `store`.
 
     Raises:
-        ValueError: nibbles other than 1 to 7. ErrorMapMismatch: on `screen`, a word without its check symbols.
+        ValueError: nibbles other than one to six of 1 to 7. ErrorMapMismatch: on `screen`, a word without its check symbols.
     """
 
     label = "selective chipkill"
@@ -149,8 +150,8 @@ class SelectiveChipkill(StorageProtection):
         super().__init__(target)
         chosen = list(nibbles) if isinstance(nibbles, Iterable) else [nibbles]
         self.nibbles = tuple(sorted({check_whole("each of nibbles", nibble, 1, 7) for nibble in chosen}))
-        if not self.nibbles:
-            raise ValueError(f"nibbles is {nibbles!r}; it must be one or more of 1 to 7")
+        if not 0 < len(self.nibbles) < 7:  # a code over GF(16) has 15 symbols
+            raise ValueError(f"nibbles is {nibbles!r}; it must be one to six of 1 to 7")
         of_data = [CHIP_BITS * nibble + half for half in (0, 32) for nibble in self.nibbles]
         self._shifts = np.array(
             [*of_data, 0, 32], np.uint64

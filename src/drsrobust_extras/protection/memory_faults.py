@@ -131,9 +131,10 @@ class MemoryFault(ErrorModel):
         if isinstance(given, tuple) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in given):
             given = dict(given)  # as it is kept
         fit = fits_by_mode(given, "fit")
-        self._set(fit=tuple((mode, fit[mode]) for mode in MODES if mode in fit))
+        modes = MODES if self.memory is None else memory(self.memory).modes
+        self._set(fit=tuple((mode, fit[mode]) for mode in modes if mode in fit))
         self._set(density=check_rate("density", self.density))
-        if self.fit and not sum(rates.total for mode, rates in self.fit if self.mode in (None, mode)):
+        if (given or self.mode is None or self.memory is None) and not sum(rates.total for mode, rates in self.fit if self.mode in (None, mode)):
             raise ValueError(f"fit has no rate above 0 of {self.mode or 'any mode'}")
         if self.critical_bits is not None:
             check_critical_bits(self.critical_bits)
@@ -155,9 +156,9 @@ class MemoryFault(ErrorModel):
             raise ValueError(
                 f"lines is {self.lines!r}; a device of {kind.name} holds more than 4 bits of a word: leave it at 4"
             )
-        if self.critical is not None:
+        if self.critical is not None and kind.data_devices != DATA_CHIPS:
             raise ValueError(
-                f"critical is {self.critical!r}; faults with critical bits are drawn without memory= alone"
+                f"critical is {self.critical!r}; a device of {kind.name} holds more than 4 bits of a word: leave it out"
             )
         geometry = kind.required_geometry() if self.geometry == Geometry() else self.geometry
         fit = self.fit
