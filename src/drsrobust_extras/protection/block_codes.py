@@ -6,7 +6,7 @@ columns are arguments; `miscorrected` counts what depends on them.
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, groupby
 from typing import Any, Protocol
 
 import numpy as np
@@ -205,7 +205,8 @@ class BlockCode(StorageProtection):
     Errors that it detects and cannot correct stay (`"keep"`: the host stops), become 0, or are read again from a sound copy
     (`"restore"`). A second read is that for errors of a link; wrong cells it reads again as they are, which is `"keep"`. The
     last block of a tensor may be short: a correction beyond its end counts as uncorrectable. Check bits take errors as those of
-    other codes; `MemoryFault` leaves them as they are, which changes nothing where all bits of a block are wrong at random.
+    other codes; `MemoryFault` leaves them as they are, which changes nothing where all bits of a block are wrong at random
+    (and sums of the columns of data give all syndromes).
 
     Args:
         code: as `LinearCode`, `crc`, `parity` or `SymbolBlocks` make it, over 32 data bits or a multiple of 64.
@@ -305,13 +306,31 @@ def odd_columns(data_bits: int, check_bits: int, *, seed: int | None = None) -> 
     Args:
         data_bits: how many.
         check_bits: of the code.
-        seed: None: those of the lowest weight first, as M. Y. Hsiao (IBM J. Res. Dev. 14 (4), 1970) has them; else any, at
-            random.
+        seed: None: those of the lowest weight first, of the last weight so that rows get equally many, as M. Y. Hsiao (IBM J.
+            Res. Dev. 14 (4), 1970) has them; else any, at random.
 
     Raises:
         ValueError: there are not so many.
     """
-    return _chosen([c for c in range(2**check_bits) if c.bit_count() % 2 and c.bit_count() > 1], data_bits, seed)
+    columns = [c for c in range(2**check_bits) if c.bit_count() % 2 and c.bit_count() > 1]
+    if seed is not None or check_whole("data_bits", data_bits, 0) > len(columns):
+        return _chosen(columns, data_bits, seed or 0)
+    chosen: list[int] = []
+    rows = np.zeros(check_bits, np.int64)  # how many ones each has
+    for _, of_weight in groupby(sorted(columns, key=lambda column: (column.bit_count(), column)), int.bit_count):
+        free = np.array(list(of_weight))
+        is_set = free[:, None] >> np.arange(check_bits) & 1
+        for missing in range(data_bits - len(chosen), 0, -1):
+            if len(free) <= missing:
+                chosen += free.tolist()
+                rows += is_set.sum(axis=0)
+                break
+            loads = np.sort(rows + is_set, axis=1)  # of the fullest row last
+            best = np.lexsort((free, *loads.T))[0]
+            chosen.append(int(free[best]))
+            rows += is_set[best]
+            free, is_set = np.delete(free, best), np.delete(is_set, best, axis=0)
+    return chosen
 
 
 def mixed_columns(data_bits: int, check_bits: int, *, even: int, seed: int) -> list[int]:
@@ -330,11 +349,9 @@ def random_columns(data_bits: int, check_bits: int, *, seed: int) -> list[int]:
     return _chosen([c for c in range(2**check_bits) if c.bit_count() > 1], data_bits, seed)
 
 
-def _chosen(columns: list[int], n: int, seed: int | None) -> list[int]:
+def _chosen(columns: list[int], n: int, seed: int) -> list[int]:
     if check_whole("data_bits", n, 0) > len(columns):
         raise ValueError(f"data_bits needs {n} columns of a kind; there are {len(columns)} with these check_bits")
-    if seed is None:
-        return sorted(columns, key=lambda column: (column.bit_count(), column))[:n]
     return np.random.default_rng(seed).permutation(columns)[:n].tolist()
 
 
