@@ -20,6 +20,7 @@ from drsrobust.extend import (
     check_whole,
     distinct,
     units_of,
+    wrong,
 )
 from drsrobust.injection import Target
 from drsrobust.mitigation import (
@@ -230,6 +231,8 @@ class BlockCode(StorageProtection):
     def __init__(self, code: Code, uncorrectable: str = "keep", target: str | Target = "all") -> None:
         super().__init__(target)
         check_choice("action on uncorrectable errors", uncorrectable, ACTIONS)
+        if not hasattr(code, "data_bits"):
+            raise wrong("code", "a code, as LinearCode, crc, parity or SymbolBlocks make it", code)
         if code.data_bits != 32 and (code.data_bits % _WORD or not code.data_bits):
             raise ValueError(f"code has {code.data_bits} data bits; it must have 32 or a multiple of {_WORD}")
         self.code, self.uncorrectable = code, uncorrectable
