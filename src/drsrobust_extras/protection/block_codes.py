@@ -156,7 +156,11 @@ class SymbolBlocks:
         self.name = f"{name}({self._code.symbols},{len(symbols)}) over {bits} bits"
 
     def settings(self) -> Any:
-        return {"code": self.name, "symbols": [[[*part] for part in one] for one in self._symbols], "piece": self._piece}
+        return {
+            "code": self.name,
+            "symbols": [[[*part] for part in one] for one in self._symbols],
+            "piece": self._piece,
+        }
 
     @classmethod
     def in_order(cls, data_bits: int, bits: int) -> "SymbolBlocks":
@@ -368,7 +372,7 @@ def miscorrected(code: LinearCode, wrong: int) -> float:
 
     Example:
         >>> round(miscorrected(LinearCode(odd_columns(64, 8), 8), 3), 3)
-        0.573
+        0.563
     """
     columns = code.columns.astype(np.int64)
     is_column = np.zeros(2**code.check_bits, bool)

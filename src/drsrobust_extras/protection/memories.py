@@ -255,8 +255,8 @@ def memory(name: "str | Memory") -> Memory:
         kind = check_instance("memory", name, Memory, f"the name of a memory, as {', '.join(MEMORIES)}")
         if kind != MEMORIES.get(kind.name):
             raise ValueError(
-                f"memory is a changed {kind.name!r}; it must be one of {', '.join(MEMORIES)}: give a geometry and rates of your own "
-                "beside its name"
+                f"memory is a changed {kind.name!r}; it must be one of {', '.join(MEMORIES)}: give a geometry and rates of "
+                "your own beside its name"
             )
         return kind
     if name == "ddr4":

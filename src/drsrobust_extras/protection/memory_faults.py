@@ -134,7 +134,9 @@ class MemoryFault(ErrorModel):
         modes = MODES if self.memory is None else memory(self.memory).modes
         self._set(fit=tuple((mode, fit[mode]) for mode in modes if mode in fit))
         self._set(density=check_rate("density", self.density))
-        if (given or self.mode is None or self.memory is None) and not sum(rates.total for mode, rates in self.fit if self.mode in (None, mode)):
+        if (given or self.mode is None or self.memory is None) and not sum(
+            rates.total for mode, rates in self.fit if self.mode in (None, mode)
+        ):
             raise ValueError(f"fit has no rate above 0 of {self.mode or 'any mode'}")
         if self.critical_bits is not None:
             check_critical_bits(self.critical_bits)

@@ -256,7 +256,8 @@ def fleet(
             or "caught" by a check and not served (`nan_per_day` alone counts it).
         ranks_reached: how many ranks of a memory a fault of mode `ranks` reaches; None: all. Published rates do not say; the
             model has to lie in as many.
-        geometry: of a memory; None or `Geometry()`: that of `dram`. The model has to fill the rows and banks that it filled in the trials.
+        geometry: of a memory; None or `Geometry()`: that of `dram`. The model has to fill the rows and banks that it filled in
+            the trials.
         target: of the trials.
         accelerators: of a host, for `Fleet.compute`.
         value: money of a wrong recommendation; None: no money.
