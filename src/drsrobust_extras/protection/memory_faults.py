@@ -75,7 +75,8 @@ class MemoryFault(ErrorModel):
         mode: one of `MODES`; None: drawn.
         density: 0 to 1.
         geometry: of the memory.
-        fit: mode -> `Fit` of a device, or `dr.rates.FAULTS`, which None means, too. A stack as HBM has no mode `ranks`.
+        fit: mode -> `Fit` of a device, or `dr.rates.FAULTS`, which None means, too. Modes that
+            `memory` cannot have are left out: one device for each channel has no mode `ranks`.
         chips: only these chips fail; None: any.
         lines: how many of the chip's 4 data lines (bits of a word) fail, drawn for each fault.
         memory: as of `dr.memory`: its devices are the chips, and geometry and rates are its own. A device
@@ -90,7 +91,8 @@ class MemoryFault(ErrorModel):
     Raises:
         ValueError: another mode, a density outside of 0 to 1, negative failure rates or none, chips other than 0 to 17 (of
             faults with `critical` other than 0 to 15), lines other than 1 to 4, another `critical` or `others`, or one of
-            another mode; with `memory` a mode that it cannot have, no mode where it has no rates, lines, or `critical`.
+            another mode; with `memory` a mode that it cannot have, no mode where it has no rates, and of devices with
+            more than 4 bits of a word lines, or `critical`.
 
     Example:
         >>> import drsrobust as dr

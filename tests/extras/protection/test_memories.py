@@ -60,7 +60,8 @@ def test_chipkill_corrects_one_of_ten_devices_and_none_where_there_is_one():
     for name in ("hbm4", "lpddr6"):
         refuses(lambda name=name: dr.Chipkill(memory=name), ValueError, name, "one device")
         fault = dr.MemoryFault("row", memory=name).sample(SPACE, seed=1)
-        refuses(lambda fault=fault: screened(dr.Chipkill(), fault, TABLE, 1), ValueError, name, "one device")
+        for one in (dr.Chipkill(), dr.SelectiveChipkill()):
+            refuses(lambda fault=fault, one=one: screened(one, fault, TABLE, 1), ValueError, name, "one device")
     fault = dr.MemoryFault("row", memory="ddr5").sample(SPACE, seed=1)
     refuses(lambda: screened(dr.Chipkill(), fault, TABLE, 1), ValueError, "ddr5", "ddr2-2012")
 
