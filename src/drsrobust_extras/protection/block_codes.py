@@ -117,7 +117,7 @@ class LinearCode:
     def syndrome(self, data: np.ndarray, check: np.ndarray) -> np.ndarray:
         """The syndromes (uint16 [n]) of wrong bits of data (uint64 [n, words]) and of check bits (uint64 [n])."""
         syndrome = check.astype(np.uint16)
-        of_bytes = np.ascontiguousarray(data.astype("<u8", copy=False)).view(np.uint8).reshape(len(data), -1)
+        of_bytes = np.ascontiguousarray(data.astype("<u8", copy=False)).view(np.uint8).reshape(len(data), 8 * data.shape[1])
         for place, table in enumerate(self._by_byte):
             syndrome ^= table[of_bytes[:, place]]
         return syndrome
