@@ -117,7 +117,9 @@ class LinearCode:
     def syndrome(self, data: np.ndarray, check: np.ndarray) -> np.ndarray:
         """The syndromes (uint16 [n]) of wrong bits of data (uint64 [n, words]) and of check bits (uint64 [n])."""
         syndrome = check.astype(np.uint16)
-        of_bytes = np.ascontiguousarray(data.astype("<u8", copy=False)).view(np.uint8).reshape(len(data), 8 * data.shape[1])
+        of_bytes = (
+            np.ascontiguousarray(data.astype("<u8", copy=False)).view(np.uint8).reshape(len(data), 8 * data.shape[1])
+        )
         for place, table in enumerate(self._by_byte):
             syndrome ^= table[of_bytes[:, place]]
         return syndrome
@@ -210,8 +212,8 @@ class BlockCode(StorageProtection):
     Errors that it detects and cannot correct stay (`"keep"`: the host stops), become 0, or are read again from a sound copy
     (`"restore"`). A second read is that for errors of a link; wrong cells it reads again as they are, which is `"keep"`. The
     last block of a tensor may be short: a correction beyond its end counts as uncorrectable. Check bits take errors as those of
-    other codes; `MemoryFault` leaves them as they are, which changes nothing where all bits of a block are wrong at random
-    (and sums of the columns of data give all syndromes).
+    other codes; `MemoryFault` leaves them as they are, but for codes with 8 for each 64 bits of data, as its check chips hold.
+    That changes nothing where all bits of a block are wrong at random (and sums of the columns of data give all syndromes).
 
     Args:
         code: as `LinearCode`, `crc`, `parity` or `SymbolBlocks` make it, over 32 data bits or a multiple of 64.

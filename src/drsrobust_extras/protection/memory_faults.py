@@ -459,27 +459,27 @@ class MemoryFault(ErrorModel):
         self, checks: AddressSpace, data: AddressSpace, *, seed: int, data_seed: int, copy: int = 0
     ) -> ErrorMap | None:
         """The wrong bits of a fault in a chip of check bits, of codes that hold 8 of these for 64 bits of data. Memory of other
-        protections lies elsewhere, and stays clean."""
+        protections lies elsewhere, and stays clean. Which it is, all whole tensors say: of small ones other memory may have
+        the same size."""
         if self._data_devices != DATA_CHIPS:
             return None
+        number = {tensor.name: index for index, tensor in enumerate(checks.tensors)}
+        per = {name: checks.tensors[index].format.width // CHECK_BITS for name, index in number.items()}
+        units = {one.name: -(-one.size * one.format.width // WORD) for one in data.tensors if one.name in number}
+        fitting = {name for name, n in units.items() if checks.tensors[number[name]].size == -(-n // per[name])}
         extent = self.extent(data, seed=data_seed, copy=copy)
-        if extent.chip < DATA_CHIPS:
+        whole = {tensor.name for tensor in data.tensors if tensor.rows is None}
+        if extent.chip < DATA_CHIPS or whole & units.keys() - fitting:
             return None
         wrong = self.wrong_bits(extent, seed=data_seed, copy=copy).astype(np.uint64)
         wrong <<= np.uint64(CHIP_BITS * (extent.chip - DATA_CHIPS))
-        number = {tensor.name: index for index, tensor in enumerate(checks.tensors)}
         parts = [(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint64))]
         for tensor, entries, first in self.tensors_of(data, extent):
-            index = number.get(tensor.name)
-            units = -(-tensor.size * tensor.format.width // WORD)
-            if index is None:
+            if tensor.name not in fitting:
                 continue
-            per = checks.tensors[index].format.width // CHECK_BITS
-            if checks.tensors[index].size != -(-units // per):
-                continue
-            unit = extent.address[entries] - first
-            exists = unit < units
-            word, shift = np.divmod(unit[exists], per)
+            index, unit = number[tensor.name], extent.address[entries] - first
+            exists = unit < units[tensor.name]
+            word, shift = np.divmod(unit[exists], per[tensor.name])
             mask = wrong[entries][exists] << (CHECK_BITS * shift).astype(np.uint64)
             parts.append((np.full(len(word), index, np.int32), word, mask & checks.eligible[index].mask_of(word)))
         return from_words(self, checks, *map(np.concatenate, zip(*parts, strict=True)), data_seed)

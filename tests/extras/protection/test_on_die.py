@@ -69,6 +69,12 @@ def test_faults():
     for seed in range(12):
         fault = dr.MemoryFault("bit").sample(space, seed=seed)
         assert not len(screened(OnDieECC(), fault, table, seed).remaining)
+    both = nn.Sequential(
+        nn.Embedding(400, 16), nn.Linear(32, 1)
+    )  # 32 numbers have as many check bits here as of (72,64)
+    for seed in range(6):  # faults of check chips, which on-die codes do not use
+        fault = dr.MemoryFault("ranks", chips=(16, 17)).sample(dr.resolve(both), seed=seed)
+        assert not screened(OnDieECC(), fault, both, seed).remaining.bits
     spread = Geometry(mapping="spread")
     for banks, geometry in ((1, Geometry()), (8, spread)):
         drawn = dr.MemoryFault("bank", chips=(3,), geometry=geometry).sample(space, seed=1)
