@@ -62,7 +62,8 @@ class Layer(NamedTuple):
 
 
 class Uncorrectable(NamedTuple):
-    """Mean hours between memory errors of one GPU that its codes do not correct.
+    """Mean hours between memory errors of one GPU that stopped its job, or that a study counts (`counts` says which, and
+    whether codes may have corrected some).
 
     Attributes:
         hours: of one device.

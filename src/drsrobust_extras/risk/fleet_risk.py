@@ -146,8 +146,9 @@ class Fleet:
         return pd.DataFrame(rows, columns=["quantity", "value", "source"])
 
     def uncorrectable(self, dram: str | Memory) -> "pd.DataFrame":
-        """Memory errors of the fleet's accelerators that codes did not correct, by published rates of whole devices. What they
-        do to recommendations is not measured here, and they are in no other number of the fleet.
+        """Memory errors of the fleet's accelerators that codes did not correct, as far as sources say so (`quantity`), by
+        published rates of whole devices. What they do to recommendations is not measured here, and they are in no other number
+        of the fleet.
 
         Args:
             dram: as of `dr.memory`; the rates of `"hbm4"` are of HBM3.
