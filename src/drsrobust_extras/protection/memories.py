@@ -257,7 +257,7 @@ def memory(name: "str | Memory") -> Memory:
         if kind != MEMORIES.get(kind.name):
             raise ValueError(
                 f"memory is a changed {kind.name!r}; it must be one of {', '.join(MEMORIES)}: give a geometry and rates of "
-                "your own beside its name"
+                "your own, with its name"
             )
         return kind
     if name == "ddr4":
