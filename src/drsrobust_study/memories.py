@@ -46,7 +46,7 @@ def matrices(seeds: Sequence[int], *, most_even: int = 64) -> "pd.DataFrame":
     shares = [_triples(odd_columns(64, 8, seed=seed)) for seed in seeds]
     rows.append((TRIPLES, "random columns of odd weight", np.nan, min(shares), max(shares)))
     for name, columns in (
-        ("the lowest weights first", odd_columns(64, 8)),
+        ("the lowest weights first", sorted(odd_columns(120, 8), key=lambda column: (column.bit_count(), column))[:64]),
         ("odd weight, numbers in order", sorted(odd_columns(120, 8))[:64]),
     ):
         share = _triples(columns)

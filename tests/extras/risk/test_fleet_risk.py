@@ -291,7 +291,8 @@ def test_a_fleet_of_another_memory():
     assert "reaches" not in fleet.assumptions  # one device for each channel has no ranks
     devices = 10 * 2**40 / 2**31  # of 16 Gb
     expected = sum(dr.rates.FIT[mode].total for mode in modes) * 24e-9 * devices
-    assert fleet.faults_per_day == pytest.approx(expected)
+    same = dr.fleet(damage, model, dram="lpddr6", rates=dr.rates.FAULTS, geometry=Geometry(), **about)
+    assert fleet.faults_per_day == same.faults_per_day == pytest.approx(expected)
     stops = fleet.uncorrectable("hbm4")["value"]
     assert sorted(stops) == pytest.approx([24 * 80 / 294_912, 24 * 80 / 88_768])
     pd.testing.assert_series_equal(stops.sort_values(ignore_index=True), stops)
