@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ def figures_page(figures: Path, run: dict[str, Any]) -> str:
                 "",
                 words["caption"],
                 "",
+                *_details(words),
             ]
             files = f"[SVG]({name}.svg), [CSV](data/{name}.csv), {_notebook(figures, notebook)}"
             lines += [f"`{name}`: {files}; `.venv/bin/python -m reproduce {notebook}`; {_answer(notebook)}."]
@@ -78,10 +80,16 @@ def _notebook(figures: Path, name: str) -> str:
 
 def _table(path: Path, in_words: Callable[[pd.DataFrame], pd.DataFrame]) -> list[str]:
     """A table with its caption, as lines of Markdown."""
+    words = json.loads(path.with_suffix(".json").read_text())
     table = in_words(pd.read_csv(path)).astype(str)
     rows = [list(table.columns), ["---"] * len(table.columns), *table.to_numpy().tolist()]
-    caption = json.loads(path.with_suffix(".json").read_text())["caption"]
-    return [caption, "", *(f"| {' | '.join(row)} |" for row in rows)]
+    return [words["caption"], "", *(f"| {' | '.join(row)} |" for row in rows), "", *_details(words)[:-1]]
+
+
+def _details(words: dict[str, Any]) -> list[str]:
+    """Data, numbers of trials and what bars are over, folded."""
+    text = escape(words.get("details", ""), quote=False)
+    return [f"<details><summary>Data, trials and intervals</summary>{text}</details>", ""] if text else []
 
 
 def _answer(notebook: str) -> str:

@@ -50,7 +50,7 @@ def article(figures: Path, paper: Path, run: dict[str, Any]) -> str:
         verdicts=tally(figures / TABLE),
         second_hand=SECOND_HAND,
         others=other_papers.as_markdown(other_papers.table(figures)),
-        models=len(read_rows(figures / "models.csv")),
+        models=read_rows(figures / "models.csv"),
         version=run["versions"].get("drsrobust", __version__),
     )
 

@@ -82,7 +82,7 @@ def with_gallery(page: str, figures: Path, names: list[str]) -> str:
     cells = []
     for name in main:
         words = read_words(figures, name)
-        title = re.split(r",|(?<!Fig)\. | \(", words["title"].removesuffix("."))[0]
+        title = re.split(r",(?!\d)|(?<!Fig)\. | \(", words["title"].removesuffix("."))[0]
         cells.append(f'<a href="figures/README.md#{name}"><img src="figures/{name}.png" width="260" alt="{title}"></a>')
     rows = [cells[at : at + COLUMNS] for at in range(0, len(cells), COLUMNS)]
     lines = [_line(*[""] * COLUMNS), _line(*["---"] * COLUMNS)]

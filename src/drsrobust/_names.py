@@ -67,7 +67,7 @@ NAMES = {
         "drsrobust_extras.scale.rank": "Rank",
     },
     "drsrobust.campaign": {
-        "drsrobust.campaign.campaign": "auc_under_errors Campaign",
+        "drsrobust.campaign.campaign": "Campaign",
         "drsrobust.campaign.conditions": "Condition decades",
         "drsrobust.campaign.merging": "merge",
         "drsrobust.campaign.model_file": "NotPicklable",
@@ -78,6 +78,7 @@ NAMES = {
         "drsrobust.campaign.trial": "LocalRunner register_runner",
         "drsrobust.campaign.workers": "WorkersDied",
         "drsrobust_extras.experiments.partition": "bit_partition",
+        "drsrobust_extras.experiments.search_score": "auc_under_errors",
     },
     "drsrobust.data": {
         "drsrobust.data.cache": "DATA_MANIFEST",

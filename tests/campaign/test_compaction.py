@@ -107,13 +107,13 @@ def test_chunks_that_are_replaced_are_ignored_and_then_deleted(tmp_path):
     assert all(name.encode() in b"".join(replaced) for name in old)
 
 
-@pytest.mark.parametrize(("enough", "left"), [(8, 2 + 2), (1024, 4)])
+@pytest.mark.parametrize(("enough", "left"), [(10, 1 + 4), (1024, 1)])
 def test_a_writer_joins_as_it_goes(tmp_path, joined_at, enough, left, monkeypatch):
-    """In any order of the chunks; what is stored is the same, and the next writer finds it. Of 12 chunks of two trials two
-    times five are joined, and two stay; or five, with these four more, and three stay."""
+    """In any order of the chunks; what is stored is the same, and the next writer finds it. Of nine chunks of two trials
+    five are joined, which is enough, and four stay; or five, and these with four more."""
     monkeypatch.setattr("drsrobust.campaign.store.JOINED_TRIALS", enough)
     here, order = store(tmp_path / "s"), Random(2)
-    numbers = [[condition, first] for condition in range(2) for first in range(0, 24, 2)]
+    numbers = [[condition, first] for condition in range(2) for first in range(0, 18, 2)]
     order.shuffle(numbers)
     with here.writing():
         for condition, first in numbers:
@@ -122,10 +122,10 @@ def test_a_writer_joins_as_it_goes(tmp_path, joined_at, enough, left, monkeypatc
             with pytest.raises(StoreError, match="is stored already"):
                 here.write(trials(condition, [first]))
     assert len(chunks(here.folder)) == 2 * left
-    expected = filled(tmp_path / "t", n=24)
+    expected = filled(tmp_path / "t", n=18)
     assert here.read().equals(expected.read())
     with here.writing() as keys:
-        assert len(keys) == 48
+        assert len(keys) == 36
 
 
 def test_a_full_disk_leaves_the_chunks_as_they_are(tmp_path, joined_at, monkeypatch):

@@ -1,4 +1,5 @@
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -173,6 +174,13 @@ def test_spaces_of_several_tensors_against_plain_lists(seed):
 def test_labels_leave_out_rates_alone():
     assert BitFlip(1e-3).label == "BitFlip" and BitFlip(0.1, bits=(31, 30)).label == "BitFlip(bits=[30, 31])"
     assert str(BitFlip(1e-3, bits=(30,)) + FixedCount(2)) == "BitFlip(ber=0.001, bits=[30]) + FixedCount(k=2)"
+
+
+def test_the_device_that_holds_all_words():
+    space = resolve(Mixed())
+    lost = [replace(tensor, stored=None) for tensor in space.tensors]
+    spaces = [space, AddressSpace(lost), AddressSpace([space.tensors[0], lost[1]])]
+    assert [one.device for one in spaces] == [torch.device("cpu"), None, None]
 
 
 def test_further_names_of_tied_tensors_mean_the_same_memory():

@@ -1,5 +1,4 @@
 from drsrobust.campaign.campaign import Campaign as Campaign
-from drsrobust.campaign.campaign import auc_under_errors as auc_under_errors
 from drsrobust.campaign.conditions import Condition as Condition
 from drsrobust.campaign.conditions import decades as decades
 from drsrobust.campaign.merging import merge as merge
@@ -15,3 +14,4 @@ from drsrobust.campaign.trial import LocalRunner as LocalRunner
 from drsrobust.campaign.trial import register_runner as register_runner
 from drsrobust.campaign.workers import WorkersDied as WorkersDied
 from drsrobust_extras.experiments.partition import bit_partition as bit_partition
+from drsrobust_extras.experiments.search_score import auc_under_errors as auc_under_errors

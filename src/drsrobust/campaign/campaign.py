@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from dataclasses import asdict
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from torch import nn
 
 from drsrobust._arguments import check_items, check_seed, check_text, check_truth, check_whole
 from drsrobust._choices import check_choice
@@ -20,7 +19,14 @@ from drsrobust._files import cache_folder, expanded
 from drsrobust._hashing import digest
 from drsrobust._html import facts
 from drsrobust._processes import check_script
-from drsrobust.campaign.conditions import Condition, condition_triples, grid, sharing_maps
+from drsrobust.campaign.conditions import (
+    Condition,
+    check_distinct,
+    check_mitigations,
+    condition_triples,
+    grid,
+    sharing_maps,
+)
 from drsrobust.campaign.model_file import model_file
 from drsrobust.campaign.sampling import (
     StratifiedSchedule,
@@ -41,9 +47,7 @@ from drsrobust.campaign.workers import TrialSpec, worker_files
 from drsrobust.evaluation import CoupledRowsError, Evaluator
 from drsrobust.evaluation.evaluator import check_evaluator
 from drsrobust.injection import (
-    AddressSpace,
     ErrorModel,
-    FixedCount,
     Target,
     Transient,
     restore_leftovers,
@@ -165,10 +169,10 @@ class Campaign(StoredTrials):
             sampling = STRATIFIED if evaluator.on_first(lambda: self._headline is not None) else PLAIN
         self._critical_bits = _critical_bits(sampling)
         conditions = grid(evaluator.model, self._triples)
-        _check_distinct(conditions)
+        check_distinct(conditions)
         for condition in conditions:
             condition.check(evaluator.model)
-        _check_mitigations(conditions, evaluator.model)
+        check_mitigations(conditions, evaluator.model)
         self.conditions = self._stratified(conditions)
         if self._where_possible and self.conditions[0].stratum is None:
             self._critical_bits = None  # the same campaign as with plain maps
@@ -439,62 +443,3 @@ def _critical_bits(sampling: str | CriticalBits) -> CriticalBits | None:
             return None
         sampling = CriticalBits()
     return sampling
-
-
-def _check_distinct(conditions: Sequence[Condition]) -> None:
-    """Raises ValueError for a duplicate condition, and for different targets of one name."""
-    keys, targets = set(), {}
-    for condition in conditions:
-        if condition.key in keys:
-            raise ValueError(
-                f"duplicate condition: {condition.error_model!r} in {str(condition.target)!r} with mitigation "
-                f"{condition.protection!r}; give each once"
-            )
-        keys.add(condition.key)
-        text = str(condition.target)
-        if targets.setdefault(text, condition.definition) != condition.definition:
-            raise ValueError(f"two different targets are both named {text!r}; run each in a campaign of its own")
-
-
-def _check_mitigations(conditions: Sequence[Condition], model: nn.Module) -> None:
-    """Raises ValueError for a mitigation that cannot protect the model, or cannot screen a flip in a condition's target."""
-    checked = set()
-    for condition in conditions:
-        key = condition.identity, str(condition.target)
-        if condition.mitigation is None or key in checked:
-            continue
-        try:
-            if condition.identity not in {identity for identity, _ in checked}:
-                condition.mitigation.check(model)
-            if isinstance(condition.space, AddressSpace):
-                condition.mitigation.screen(FixedCount(1).sample(condition.space, seed=0), condition.space, seed=0)
-        except ValueError as error:
-            raise ValueError(f"mitigation {condition.protection!r} in {condition.target}: {error}") from error
-        checked.add(key)
-
-
-def auc_under_errors(
-    evaluator: Evaluator, error: ErrorModel, *, target: str | Target = "all", trials: int = 20, seed: int
-) -> Callable[[Mitigation], float]:
-    """The mean AUC of a model with a mitigation under errors, as a score for `ActivationClipping.search`.
-
-    Args:
-        evaluator: of other rows than the mitigation is evaluated on later, as `data.valid`.
-        error, target: as in `inject`.
-        trials: error maps, the same for each mitigation.
-        seed: other than that of the campaign that evaluates the mitigation.
-
-    Returns:
-        mitigation -> mean AUC over all trials. A trial in which the model raises counts as an AUC of 0, or a bound
-        that makes the worst trials raise would score better.
-    """
-    options = {"errors": [error], "targets": [target], "trials": trials, "seed": seed}
-
-    def score(mitigation: Mitigation) -> float:
-        campaign = Campaign(evaluator, mitigations=[mitigation], sampling=PLAIN, **options)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=r"[\d,]+ of [\d,]+ trials raised")  # they count below
-            table = campaign.run(progress=False)
-        return float(table["auc"].fillna(0.0).mean())
-
-    return score

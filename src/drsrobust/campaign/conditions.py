@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import signature
@@ -17,6 +17,7 @@ from drsrobust._arguments import check_instance, check_items, check_number
 from drsrobust.injection import (
     AddressSpace,
     ErrorModel,
+    FixedCount,
     Rows,
     Target,
     Transient,
@@ -273,3 +274,35 @@ def sharing_maps(conditions: list[Condition]) -> list[list[int]]:
     for number, condition in enumerate(conditions):
         groups.setdefault((*condition.key[:3], *condition.key[4:]), []).append(number)
     return list(groups.values())
+
+
+def check_distinct(conditions: Sequence[Condition]) -> None:
+    """Raises ValueError for a duplicate condition, and for different targets of one name."""
+    keys, targets = set(), {}
+    for condition in conditions:
+        if condition.key in keys:
+            raise ValueError(
+                f"duplicate condition: {condition.error_model!r} in {str(condition.target)!r} with mitigation "
+                f"{condition.protection!r}; give each once"
+            )
+        keys.add(condition.key)
+        text = str(condition.target)
+        if targets.setdefault(text, condition.definition) != condition.definition:
+            raise ValueError(f"two different targets are both named {text!r}; run each in a campaign of its own")
+
+
+def check_mitigations(conditions: Sequence[Condition], model: nn.Module) -> None:
+    """Raises ValueError for a mitigation that cannot protect the model, or cannot screen a flip in a condition's target."""
+    checked = set()
+    for condition in conditions:
+        key = condition.identity, str(condition.target)
+        if condition.mitigation is None or key in checked:
+            continue
+        try:
+            if condition.identity not in {identity for identity, _ in checked}:
+                condition.mitigation.check(model)
+            if isinstance(condition.space, AddressSpace):
+                condition.mitigation.screen(FixedCount(1).sample(condition.space, seed=0), condition.space, seed=0)
+        except ValueError as error:
+            raise ValueError(f"mitigation {condition.protection!r} in {condition.target}: {error}") from error
+        checked.add(key)

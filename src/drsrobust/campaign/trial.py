@@ -37,6 +37,7 @@ TRIED = 3.0  # seconds of work here before a campaign may switch to several proc
 _BLOCK = 1 << 16  # words counted at a time: their widened copies stay in the processor's cache
 _FEW = 256  # words of a tensor of which each bit is unpacked, which takes less than histograms
 _FEW_IN_ALL = 1 << 14  # words of a map that are counted together
+_FEW_ENTRIES = 16  # of an audit that one call turns into an array
 _BITS_OF_BYTE = (np.arange(256)[:, None] >> np.arange(8)) & 1  # [256, 8]
 
 
@@ -109,6 +110,8 @@ def audit(error_map: ErrorMap) -> pa.StructArray:
         bit, count = np.append(bit, bits.astype(np.uint8)), np.append(count, counts[bits])
         components += [site] * len(bits)
         tensors += [site] * len(bits)
+    if len(bit) <= _FEW_ENTRIES:
+        return pa.array(list(zip(components, tensors, bit.tolist(), count.tolist(), strict=True)), BIT_COUNT)
     names = [pa.array(values, pa.string()) for values in (components, tensors)]
     return pa.StructArray.from_arrays([*names, pa.array(bit), pa.array(count)], fields=list(BIT_COUNT))
 

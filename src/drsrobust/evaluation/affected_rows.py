@@ -423,7 +423,7 @@ def with_witnesses(rows: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng([m, int(rows[0]), int(rows[-1])])  # the same witnesses in every process
     place = random.integers(n - m, size=total - m)  # of each witness among the unaffected rows
     is_witness = np.zeros(total, bool)
-    is_witness[np.linspace(0, total - 1, total - m).astype(np.int64)] = True
+    is_witness[np.arange(total - m) * (total - 1) // max(1, total - m - 1)] = True
     numbers = np.empty(total, np.int64)
     numbers[is_witness] = place + np.searchsorted(rows - np.arange(m), place, side="right")  # affected rows before it
     numbers[~is_witness] = rows

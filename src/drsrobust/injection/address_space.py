@@ -118,7 +118,7 @@ class EligibleBits:
 
     def locate_word(self, position: np.ndarray) -> np.ndarray:
         """Flat word index of the n-th words that have an eligible bit."""
-        if len(self._live) == 1 and self._period == 1:
+        if self._period == 1:
             return self._first_word(position)
         unit = position // len(self._live)
         return self._first_word(unit) + self._live[position - unit * len(self._live)]
@@ -310,7 +310,8 @@ class AddressSpace:
     def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Tensor index (int32), flat word index (int64) and bit number (int64) of ascending positions [n] of bits."""
         if self._width:  # all tensors at once
-            counts = np.diff(np.searchsorted(positions, self._ends), prepend=0)
+            counts = np.searchsorted(positions, self._ends)
+            counts[1:] -= counts[:-1].copy()
             word = positions >> (self._width.bit_length() - 1)
             word -= np.repeat(self._word_ends - [eligible.words for eligible in self.eligible], counts)
             return np.repeat(np.arange(len(counts), dtype=np.int32), counts), word, positions & (self._width - 1)

@@ -384,7 +384,7 @@ def _kind(key: str, table: Any, package: types.ModuleType, base: type) -> tuple[
     kind = getattr(package, table["kind"])
     arguments = {name: value for name, value in table.items() if name != "kind"}
     takes = set(inspect.signature(kind).parameters)
-    if hasattr(kind, "fit"):
+    if inspect.ismethod(getattr(kind, "fit", None)):  # `MemoryFault` has failure rates of this name
         takes |= set(inspect.signature(kind.fit).parameters) - {"model", "split", "forward"}
     for name in arguments:
         if name not in takes:

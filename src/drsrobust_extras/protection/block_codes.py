@@ -6,7 +6,7 @@ columns are arguments; `miscorrected` counts what depends on them.
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, groupby
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,6 +20,7 @@ from drsrobust.extend import (
     check_whole,
     distinct,
     units_of,
+    wrong,
 )
 from drsrobust.injection import Target
 from drsrobust.mitigation import (
@@ -44,6 +45,9 @@ class Code(Protocol):
     name: str
     data_bits: int
     check_bits: int
+
+    def settings(self) -> Any:
+        """All that decides what it decodes, of JSON types: `BlockCode` with equal ones are the same."""
 
     def decode(self, data: np.ndarray, check: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Wrong bits of data (uint64 [n, words]) and of check bits (uint64 [n]) after decoding, and the status of each block:
@@ -93,6 +97,9 @@ class LinearCode:
         """Of a code word."""
         return len(self.columns)
 
+    def settings(self) -> Any:
+        return {"code": self.name, "columns": self.columns.tolist(), "corrects": self.corrects}
+
     @property
     def passes(self) -> float:
         """The share of code words with random bits that it does not report as uncorrectable: syndromes that are 0 or a
@@ -110,7 +117,9 @@ class LinearCode:
     def syndrome(self, data: np.ndarray, check: np.ndarray) -> np.ndarray:
         """The syndromes (uint16 [n]) of wrong bits of data (uint64 [n, words]) and of check bits (uint64 [n])."""
         syndrome = check.astype(np.uint16)
-        of_bytes = np.ascontiguousarray(data.astype("<u8", copy=False)).view(np.uint8).reshape(len(data), -1)
+        of_bytes = (
+            np.ascontiguousarray(data.astype("<u8", copy=False)).view(np.uint8).reshape(len(data), 8 * data.shape[1])
+        )
         for place, table in enumerate(self._by_byte):
             syndrome ^= table[of_bytes[:, place]]
         return syndrome
@@ -148,10 +157,23 @@ class SymbolBlocks:
         self.data_bits, self.check_bits = len(symbols) * bits, 2 * bits
         self.name = f"{name}({self._code.symbols},{len(symbols)}) over {bits} bits"
 
+    def settings(self) -> Any:
+        return {
+            "code": self.name,
+            "symbols": [[[*part] for part in one] for one in self._symbols],
+            "piece": self._piece,
+        }
+
     @classmethod
     def in_order(cls, data_bits: int, bits: int) -> "SymbolBlocks":
-        """Neighbouring bits as symbols."""
-        places = range(0, data_bits, bits)
+        """Neighbouring bits as symbols.
+
+        Raises:
+            ValueError: bits that do not divide the data bits, or that no code has.
+        """
+        places = range(0, check_whole("data_bits", data_bits, 1), check_whole("bits", bits, 1))
+        if data_bits % bits:
+            raise ValueError(f"data_bits is {data_bits}; it must be a multiple of the {bits} bits of a symbol")
         return cls([[divmod(place, _WORD)] for place in places], bits, bits)
 
     @property
@@ -190,7 +212,8 @@ class BlockCode(StorageProtection):
     Errors that it detects and cannot correct stay (`"keep"`: the host stops), become 0, or are read again from a sound copy
     (`"restore"`). A second read is that for errors of a link; wrong cells it reads again as they are, which is `"keep"`. The
     last block of a tensor may be short: a correction beyond its end counts as uncorrectable. Check bits take errors as those of
-    other codes; `MemoryFault` leaves them as they are, which changes nothing where all bits of a block are wrong at random.
+    other codes; `MemoryFault` leaves them as they are, but for codes with 8 for each 64 bits of data, as its check chips hold.
+    That changes nothing where all bits of a block are wrong at random (and sums of the columns of data give all syndromes).
 
     Args:
         code: as `LinearCode`, `crc`, `parity` or `SymbolBlocks` make it, over 32 data bits or a multiple of 64.
@@ -214,7 +237,9 @@ class BlockCode(StorageProtection):
     def __init__(self, code: Code, uncorrectable: str = "keep", target: str | Target = "all") -> None:
         super().__init__(target)
         check_choice("action on uncorrectable errors", uncorrectable, ACTIONS)
-        if code.data_bits != 32 and code.data_bits % _WORD:
+        if not hasattr(code, "data_bits"):
+            raise wrong("code", "a code, as LinearCode, crc, parity or SymbolBlocks make it", code)
+        if code.data_bits != 32 and (code.data_bits % _WORD or not code.data_bits):
             raise ValueError(f"code has {code.data_bits} data bits; it must have 32 or a multiple of {_WORD}")
         self.code, self.uncorrectable = code, uncorrectable
         self._width = min(code.data_bits, _WORD)
@@ -225,9 +250,7 @@ class BlockCode(StorageProtection):
         return self.code.name
 
     def settings(self) -> Any:
-        columns = getattr(self.code, "columns", None)
-        own = None if columns is None else columns.tolist()
-        return {**super().settings(), "code": self.code.name, "columns": own, "uncorrectable": self.uncorrectable}
+        return {**super().settings(), "code": self.code.settings(), "uncorrectable": self.uncorrectable}
 
     def decode(
         self, protected: ProtectedWords, errors: Errors, stored: Mapping[str, Errors], trial: DrawContext
@@ -245,8 +268,9 @@ class BlockCode(StorageProtection):
         changed = beyond.any(axis=1) & (status == CORRECTED)
         status[changed], remaining[changed] = UNCORRECTABLE, data[changed]
         counts = DecodedBlocks.counted(status, (remaining != 0).any(axis=1) | (left_check != 0))
-        given_up = np.repeat(status == UNCORRECTABLE, per)
         index, remaining = index.ravel(), remaining.ravel()
+        exists = index * self._width < protected.words * protected.width  # of the last block
+        given_up = np.repeat(status == UNCORRECTABLE, per) & exists
         if self.uncorrectable != "keep":
             zero = self.uncorrectable == "zero"
             remaining[given_up] = protected.read_blocks(index[given_up], self._width) if zero else 0
@@ -291,21 +315,40 @@ def odd_columns(data_bits: int, check_bits: int, *, seed: int | None = None) -> 
     Args:
         data_bits: how many.
         check_bits: of the code.
-        seed: None: those of the lowest weight first, as M. Y. Hsiao (IBM J. Res. Dev. 14 (4), 1970) has them; else any, at
-            random.
+        seed: None: those of the lowest weight first, of the last weight so that rows get equally many, as M. Y. Hsiao (IBM J.
+            Res. Dev. 14 (4), 1970) has them; else any, at random.
 
     Raises:
         ValueError: there are not so many.
     """
-    return _chosen([c for c in range(2**check_bits) if c.bit_count() % 2 and c.bit_count() > 1], data_bits, seed)
+    columns = [c for c in range(2**check_bits) if c.bit_count() % 2 and c.bit_count() > 1]
+    if seed is not None or check_whole("data_bits", data_bits, 0) > len(columns):
+        return _chosen(columns, data_bits, seed or 0)
+    chosen: list[int] = []
+    rows = np.zeros(check_bits, np.int64)  # how many ones each has
+    for _, of_weight in groupby(sorted(columns, key=lambda column: (column.bit_count(), column)), int.bit_count):
+        free = np.array(list(of_weight))
+        is_set = free[:, None] >> np.arange(check_bits) & 1
+        for missing in range(data_bits - len(chosen), 0, -1):
+            if len(free) <= missing:
+                chosen += free.tolist()
+                rows += is_set.sum(axis=0)
+                break
+            loads = np.sort(rows + is_set, axis=1)  # of the fullest row last
+            best = np.lexsort((free, *loads.T))[0]
+            chosen.append(int(free[best]))
+            rows += is_set[best]
+            free, is_set = np.delete(free, best), np.delete(is_set, best, axis=0)
+    return chosen
 
 
 def mixed_columns(data_bits: int, check_bits: int, *, even: int, seed: int) -> list[int]:
     """Random columns of SEC, of which so many have an even weight: the more, the more double errors look like one.
 
     Raises:
-        ValueError: there are not so many of either kind.
+        ValueError: there are not so many of either kind, or more of even weight than data bits.
     """
+    check_whole("even", even, 0, check_whole("data_bits", data_bits, 1))
     chosen = _chosen([c for c in range(1, 2**check_bits) if c.bit_count() % 2 == 0], even, seed)
     return chosen + odd_columns(data_bits - even, check_bits, seed=seed)
 
@@ -315,11 +358,9 @@ def random_columns(data_bits: int, check_bits: int, *, seed: int) -> list[int]:
     return _chosen([c for c in range(2**check_bits) if c.bit_count() > 1], data_bits, seed)
 
 
-def _chosen(columns: list[int], n: int, seed: int | None) -> list[int]:
-    if n > len(columns):
+def _chosen(columns: list[int], n: int, seed: int) -> list[int]:
+    if check_whole("data_bits", n, 0) > len(columns):
         raise ValueError(f"data_bits needs {n} columns of a kind; there are {len(columns)} with these check_bits")
-    if seed is None:
-        return sorted(columns, key=lambda column: (column.bit_count(), column))[:n]
     return np.random.default_rng(seed).permutation(columns)[:n].tolist()
 
 
@@ -333,7 +374,7 @@ def miscorrected(code: LinearCode, wrong: int) -> float:
 
     Example:
         >>> round(miscorrected(LinearCode(odd_columns(64, 8), 8), 3), 3)
-        0.573
+        0.563
     """
     columns = code.columns.astype(np.int64)
     is_column = np.zeros(2**code.check_bits, bool)

@@ -85,8 +85,7 @@ class Chipkill(StorageProtection):
     def decode(
         self, protected: ProtectedWords, errors: Errors, stored: Mapping[str, Errors], trial: DrawContext
     ) -> Screened:
-        for source in trial.sources:
-            _check_same_memory(self.memory or _OLD, getattr(source.error_model, "memory", None))
+        _check_memory(trial, self.memory or _OLD)
         if self._devices is not None:
             return self._devices.decode(protected, errors, stored, trial)
         words, wrong, check_errors = Errors.aligned(
@@ -101,8 +100,9 @@ class Chipkill(StorageProtection):
         changed = _beyond(protected, index, remaining).any(axis=1) & (status == CORRECTED)
         status[changed], remaining[changed] = UNCORRECTABLE, data[changed]
         counts = DecodedBlocks.counted(status, ((remaining | left_check) != 0).any(axis=1))
-        given_up = np.repeat(status == UNCORRECTABLE, 2)
         index, remaining = index.ravel(), remaining.ravel()
+        exists = index * WORD < protected.words * protected.width  # of the last code word
+        given_up = np.repeat(status == UNCORRECTABLE, 2) & exists
         if self.uncorrectable != "keep":
             zero = self.uncorrectable == "zero"
             remaining[given_up] = protected.read_blocks(index[given_up], WORD) if zero else 0
@@ -116,14 +116,17 @@ class Chipkill(StorageProtection):
         return units_of(words, protected.width, WORD)
 
 
-def _check_same_memory(own: str, of_faults: str | None) -> None:
-    """Raises ValueError for faults of a memory that has no chipkill, or another one."""
-    if of_faults is None or of_faults == own:
-        return
-    _kind(of_faults).check_chipkill()
-    raise ValueError(
-        f"these faults are of {of_faults}, and this chipkill is of {own}; give Chipkill(memory={of_faults!r})"
-    )
+def _check_memory(trial: DrawContext, own: str | None = None) -> None:
+    """Raises ValueError for faults of a memory that has no chipkill, or of another one than its own."""
+    for source in trial.sources:
+        of_faults = getattr(source.error_model, "memory", None)
+        if of_faults in (None, own):
+            continue
+        _kind(of_faults).check_chipkill()
+        if own is not None:
+            raise ValueError(
+                f"these faults are of {of_faults}, and this chipkill is of {own}; give Chipkill(memory={of_faults!r})"
+            )
 
 
 class SelectiveChipkill(StorageProtection):
@@ -139,7 +142,8 @@ class SelectiveChipkill(StorageProtection):
         target: protected tensors, which must hold the check symbols: see `store`.
 
     Raises:
-        ValueError: nibbles other than 1 to 7. ErrorMapMismatch: on `screen`, a word without its check symbols.
+        ValueError: nibbles other than one to six of 1 to 7; on `screen` faults of a memory with one device for each channel.
+            ErrorMapMismatch: on `screen`, a word without its check symbols.
     """
 
     label = "selective chipkill"
@@ -149,8 +153,8 @@ class SelectiveChipkill(StorageProtection):
         super().__init__(target)
         chosen = list(nibbles) if isinstance(nibbles, Iterable) else [nibbles]
         self.nibbles = tuple(sorted({check_whole("each of nibbles", nibble, 1, 7) for nibble in chosen}))
-        if not self.nibbles:
-            raise ValueError(f"nibbles is {nibbles!r}; it must be one or more of 1 to 7")
+        if not 0 < len(self.nibbles) < 7:  # a code over GF(16) has 15 symbols
+            raise ValueError(f"nibbles is {nibbles!r}; it must be one to six of 1 to 7")
         of_data = [CHIP_BITS * nibble + half for half in (0, 32) for nibble in self.nibbles]
         self._shifts = np.array(
             [*of_data, 0, 32], np.uint64
@@ -204,6 +208,7 @@ class SelectiveChipkill(StorageProtection):
     def decode(
         self, protected: ProtectedWords, errors: Errors, stored: Mapping[str, Errors], trial: DrawContext
     ) -> Screened:
+        _check_memory(trial)
         words, wrong = errors.regrouped(protected.width, WORD)
         for syndrome in self._syndromes(protected.read_blocks(words, WORD)):
             bad = (syndrome != 0) & (words < protected.words // 2)

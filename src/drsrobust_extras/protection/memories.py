@@ -62,7 +62,8 @@ class Layer(NamedTuple):
 
 
 class Uncorrectable(NamedTuple):
-    """Mean hours between memory errors of one GPU that its codes do not correct.
+    """Mean hours between memory errors of one GPU that stopped its job, or that a study counts (`counts` says which, and
+    whether codes may have corrected some).
 
     Attributes:
         hours: of one device.
@@ -186,11 +187,16 @@ class Memory:
         hours = [one.hours for one in self.uncorrectable]
         return 1 / max(hours), 1 / min(hours)
 
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """Of faults that it can have."""
+        return tuple(mode for mode in FIT if mode != "ranks" or self.devices > 1)
+
     def check_mode(self, mode: str) -> None:
         """Raises ValueError for a mode of faults that this memory cannot have."""
-        if mode == "ranks" and self.devices == 1:
+        if mode not in self.modes:
             raise ValueError(
-                f"mode is 'ranks', and {self.name} has one device for each channel, which shares its place with none; give a "
+                f"mode is {mode!r}, and {self.name} has one device for each channel, which shares its place with none; give a "
                 "mode up to 'banks'"
             )
 
@@ -240,14 +246,20 @@ def memory(name: "str | Memory") -> Memory:
         name: `"hbm4"`, `"lpddr6"`, `"ddr5"` or `"ddr2-2012"`, or what this function returned.
 
     Raises:
-        ValueError: another name. `"ddr4"` is refused, since its field study was not read.
+        ValueError: another name, or a memory with other numbers. `"ddr4"` is refused, since its field study was not read.
 
     Example:
         >>> memory("lpddr6").devices, memory("ddr5").devices, memory("hbm4").fit
         (1, 10, None)
     """
     if not isinstance(name, str):
-        return check_instance("memory", name, Memory, f"the name of a memory, as {', '.join(MEMORIES)}")
+        kind = check_instance("memory", name, Memory, f"the name of a memory, as {', '.join(MEMORIES)}")
+        if kind != MEMORIES.get(kind.name):
+            raise ValueError(
+                f"memory is a changed {kind.name!r}; it must be one of {', '.join(MEMORIES)}: give a geometry and rates of "
+                "your own, with its name"
+            )
+        return kind
     if name == "ddr4":
         raise ValueError(
             "memory is 'ddr4', whose rates by mode (arXiv:2408.15302) were not read, only their abstract; known: "
@@ -329,7 +341,7 @@ MEMORIES = {
         "one pseudo-channel in a stack of 4 dies of 32 Gb",
         {
             "on die": (Layer("16-bit symbol correction", 32, 272, 3e-4),),
-            "link": (Layer("parity", 8, 256),),
+            "link": (Layer("parity", 8, 272),),
             "system": (Layer(_CRC16, 16, 256, 2e-5), Layer(_SECDED, 16, 256, 4e-3)),
         },
         None,
@@ -345,7 +357,7 @@ MEMORIES = {
         "one sub-channel of 12 lines, 16 Gb",
         {
             "on die": (Layer(_SECDED, 16, 272),),
-            "link": (Layer("single-error correction or detection", 16, 256),),
+            "link": (Layer("single-error correction or detection", 16, 272),),
             "system": (
                 Layer(_SECDED, 16, 256),
                 Layer("8-bit symbol correction", 16, 256, 1 - 0.867),

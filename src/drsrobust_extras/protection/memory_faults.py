@@ -75,7 +75,8 @@ class MemoryFault(ErrorModel):
         mode: one of `MODES`; None: drawn.
         density: 0 to 1.
         geometry: of the memory.
-        fit: mode -> `Fit` of a device, or `dr.rates.FAULTS`, which None means, too. A stack as HBM has no mode `ranks`.
+        fit: mode -> `Fit` of a device, or `dr.rates.FAULTS`, which None means, too. Modes that
+            `memory` cannot have are left out: one device for each channel has no mode `ranks`.
         chips: only these chips fail; None: any.
         lines: how many of the chip's 4 data lines (bits of a word) fail, drawn for each fault.
         memory: as of `dr.memory`: its devices are the chips, and geometry and rates are its own. A device
@@ -90,7 +91,8 @@ class MemoryFault(ErrorModel):
     Raises:
         ValueError: another mode, a density outside of 0 to 1, negative failure rates or none, chips other than 0 to 17 (of
             faults with `critical` other than 0 to 15), lines other than 1 to 4, another `critical` or `others`, or one of
-            another mode; with `memory` a mode that it cannot have, no mode where it has no rates, lines, or `critical`.
+            another mode; with `memory` a mode that it cannot have, no mode where it has no rates, and of devices with
+            more than 4 bits of a word lines, or `critical`.
 
     Example:
         >>> import drsrobust as dr
@@ -131,9 +133,12 @@ class MemoryFault(ErrorModel):
         if isinstance(given, tuple) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in given):
             given = dict(given)  # as it is kept
         fit = fits_by_mode(given, "fit")
-        self._set(fit=tuple((mode, fit[mode]) for mode in MODES if mode in fit))
+        modes = MODES if self.memory is None else memory(self.memory).modes
+        self._set(fit=tuple((mode, fit[mode]) for mode in modes if mode in fit))
         self._set(density=check_rate("density", self.density))
-        if self.fit and not sum(rates.total for mode, rates in self.fit if self.mode in (None, mode)):
+        if (given or self.mode is None or self.memory is None) and not sum(
+            rates.total for mode, rates in self.fit if self.mode in (None, mode)
+        ):
             raise ValueError(f"fit has no rate above 0 of {self.mode or 'any mode'}")
         if self.critical_bits is not None:
             check_critical_bits(self.critical_bits)
@@ -155,9 +160,9 @@ class MemoryFault(ErrorModel):
             raise ValueError(
                 f"lines is {self.lines!r}; a device of {kind.name} holds more than 4 bits of a word: leave it at 4"
             )
-        if self.critical is not None:
+        if self.critical is not None and kind.data_devices != DATA_CHIPS:
             raise ValueError(
-                f"critical is {self.critical!r}; faults with critical bits are drawn without memory= alone"
+                f"critical is {self.critical!r}; a device of {kind.name} holds more than 4 bits of a word: leave it out"
             )
         geometry = kind.required_geometry() if self.geometry == Geometry() else self.geometry
         fit = self.fit
@@ -454,27 +459,27 @@ class MemoryFault(ErrorModel):
         self, checks: AddressSpace, data: AddressSpace, *, seed: int, data_seed: int, copy: int = 0
     ) -> ErrorMap | None:
         """The wrong bits of a fault in a chip of check bits, of codes that hold 8 of these for 64 bits of data. Memory of other
-        protections lies elsewhere, and stays clean."""
+        protections lies elsewhere, and stays clean. Which it is, all whole tensors say: of small ones other memory may have
+        the same size."""
         if self._data_devices != DATA_CHIPS:
             return None
+        number = {tensor.name: index for index, tensor in enumerate(checks.tensors)}
+        per = {name: checks.tensors[index].format.width // CHECK_BITS for name, index in number.items()}
+        units = {one.name: -(-one.size * one.format.width // WORD) for one in data.tensors if one.name in number}
+        fitting = {name for name, n in units.items() if checks.tensors[number[name]].size == -(-n // per[name])}
         extent = self.extent(data, seed=data_seed, copy=copy)
-        if extent.chip < DATA_CHIPS:
+        whole = {tensor.name for tensor in data.tensors if tensor.rows is None}
+        if extent.chip < DATA_CHIPS or whole & units.keys() - fitting:
             return None
         wrong = self.wrong_bits(extent, seed=data_seed, copy=copy).astype(np.uint64)
         wrong <<= np.uint64(CHIP_BITS * (extent.chip - DATA_CHIPS))
-        number = {tensor.name: index for index, tensor in enumerate(checks.tensors)}
         parts = [(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint64))]
         for tensor, entries, first in self.tensors_of(data, extent):
-            index = number.get(tensor.name)
-            units = -(-tensor.size * tensor.format.width // WORD)
-            if index is None:
+            if tensor.name not in fitting:
                 continue
-            per = checks.tensors[index].format.width // CHECK_BITS
-            if checks.tensors[index].size != -(-units // per):
-                continue
-            unit = extent.address[entries] - first
-            exists = unit < units
-            word, shift = np.divmod(unit[exists], per)
+            index, unit = number[tensor.name], extent.address[entries] - first
+            exists = unit < units[tensor.name]
+            word, shift = np.divmod(unit[exists], per[tensor.name])
             mask = wrong[entries][exists] << (CHECK_BITS * shift).astype(np.uint64)
             parts.append((np.full(len(word), index, np.int32), word, mask & checks.eligible[index].mask_of(word)))
         return from_words(self, checks, *map(np.concatenate, zip(*parts, strict=True)), data_seed)

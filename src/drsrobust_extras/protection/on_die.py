@@ -89,9 +89,11 @@ class OnDieECC(StorageProtection):
             )
             bit = self._bit_of[syndrome]
             word = self._word(unit, np.maximum(bit, 0) // CHIP_BITS)
-            is_data = (bit >= 0) & (word * WORD < protected.words * protected.width)  # else a check bit, or none
+            in_word = bit % CHIP_BITS + CHIP_BITS * chip
+            # Else a check bit, none, or one after the last word of the tensor.
+            is_data = (bit >= 0) & (word * WORD + in_word < protected.words * protected.width)
             if is_data.any():
-                flips.append(Errors.merged(word[is_data], bit_mask(bit[is_data] % CHIP_BITS + CHIP_BITS * chip)))
+                flips.append(Errors.merged(word[is_data], bit_mask(in_word[is_data])))
         index, *masks = Errors.aligned(*flips)
         remaining = np.bitwise_xor.reduce(masks)
         return Screened(Errors.merged(index, remaining).regrouped(WORD, protected.width))

@@ -5,6 +5,7 @@ from functools import cache
 
 import numpy as np
 
+from drsrobust.extend import check_whole
 from drsrobust.mitigation import CLEAN, CORRECTED, UNCORRECTABLE
 
 _POLYNOMIALS = {4: 0x13, 8: 0x11D, 16: 0x1100B}  # of GF(2^bits), with the generator g = 2
@@ -21,6 +22,9 @@ class SymbolCode:
         symbols: n.
         bits: of a symbol, 4, 8 or 16.
 
+    Raises:
+        ValueError: other bits, or more symbols than places differ.
+
     Example:
         >>> code = SymbolCode(18, 8)
         >>> wrong = [np.array([0], np.uint8)] * 5 + [np.array([77], np.uint8)] + [np.array([0], np.uint8)] * 12
@@ -29,6 +33,9 @@ class SymbolCode:
     """
 
     def __init__(self, symbols: int, bits: int) -> None:
+        if bits not in _POLYNOMIALS:
+            raise ValueError(f"bits of a symbol is {bits!r}; it must be one of {', '.join(map(str, _POLYNOMIALS))}")
+        check_whole("symbols", symbols, 3, 2**bits - 1)  # others would share a place
         self.symbols, self._order, self.dtype = symbols, 2**bits - 1, np.uint16 if bits > 8 else np.uint8
         self._powers, self._logs = np.zeros(2 * self._order, self.dtype), np.zeros(self._order + 1, np.int64)
         value = 1

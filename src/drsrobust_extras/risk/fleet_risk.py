@@ -146,8 +146,9 @@ class Fleet:
         return pd.DataFrame(rows, columns=["quantity", "value", "source"])
 
     def uncorrectable(self, dram: str | Memory) -> "pd.DataFrame":
-        """Memory errors of the fleet's accelerators that codes did not correct, by published rates of whole devices. What they
-        do to recommendations is not measured here, and they are in no other number of the fleet.
+        """Memory errors of the fleet's accelerators that codes did not correct, as far as sources say so (`quantity`), by
+        published rates of whole devices. What they do to recommendations is not measured here, and they are in no other number
+        of the fleet.
 
         Args:
             dram: as of `dr.memory`; the rates of `"hbm4"` are of HBM3.
@@ -256,7 +257,8 @@ def fleet(
             or "caught" by a check and not served (`nan_per_day` alone counts it).
         ranks_reached: how many ranks of a memory a fault of mode `ranks` reaches; None: all. Published rates do not say; the
             model has to lie in as many.
-        geometry: of a memory; None: `Geometry()`. The model has to fill the rows and banks that it filled in the trials.
+        geometry: of a memory; None or `Geometry()`: that of `dram`. The model has to fill the rows and banks that it filled in
+            the trials.
         target: of the trials.
         accelerators: of a host, for `Fleet.compute`.
         value: money of a wrong recommendation; None: no money.
@@ -273,7 +275,7 @@ def fleet(
     """
     check_table(damage, name="damage")
     kind, host = _kind("ddr2-2012" if dram is None else dram), amount(memory)
-    geometry = kind.required_geometry() if geometry is None else geometry
+    geometry = kind.required_geometry() if geometry in (None, Geometry()) else geometry  # as of `MemoryFault`
     rates = kind.required_fit() if rates is None else rates
     check_instance("geometry", geometry, Geometry, "a Geometry")
     hosts = check_whole("hosts", hosts, 1)

@@ -11,7 +11,7 @@ from drsrobust.extend import check_number, check_whole, unknown
 from drsrobust.injection import AddressSpace
 from drsrobust.statistics import DECISIONS, ENDS, Strata, corrected_exactly, summarise
 from drsrobust_extras.protection.memories import Memory
-from drsrobust_extras.protection.memory_faults import MODES, MemoryFault
+from drsrobust_extras.protection.memory_faults import MemoryFault
 from drsrobust_extras.protection.memory_map import WORD, Geometry, mapping_of
 from drsrobust_extras.protection.rates import MBIT, FieldRate, Fit, fits_by_mode
 
@@ -49,7 +49,7 @@ def rates_of(
 ) -> tuple[dict[str, Fit], dict[str, float]]:
     """Errors of a host a day by mode: those that reach the space, and all in its memories. A fault of mode `ranks` reaches so
     many ranks."""
-    modes = modes_in(kind)
+    modes = kind.modes
     fault = MemoryFault(geometry=geometry, fit=dict.fromkeys(modes, Fit(1.0, 0.0)), memory=kind.name)
     if isinstance(rates, FieldRate) and rates.kind == "events":
         check_numbers("0 or more", **{"rates.low": rates.low})
@@ -68,11 +68,6 @@ def rates_of(
     }
     devices = geometry.ranks * kind.devices * memories
     return hits, {mode: sum(rates_of_mode) * FIT_DAY * devices for mode, rates_of_mode in by_mode.items()}
-
-
-def modes_in(kind: Memory) -> tuple[str, ...]:
-    """The modes of faults that a memory can have."""
-    return tuple(mode for mode in MODES if mode != "ranks" or kind.check_devices)
 
 
 def _share_of_groups(fault: MemoryFault, space: AddressSpace, ranks: int) -> float:

@@ -315,3 +315,4 @@ def test_training_on_a_unit_that_stays_broken(data, tmp_path):
     skipped = always["auc_skip_on_abft"]  # no step from the defect on counts
     assert (skipped != always["auc"]).all() and (always["auc"] != always["auc_golden"]).all()
     assert some["alarm_replay"].notna().all() and (some["auc_recompute_on_abft"] != some["auc"]).any()
+    assert (some["auc_recompute_on_abft"] != some["auc_golden"]).all()  # a right step is not the end of the defect

@@ -168,7 +168,8 @@ def test_a_model_and_rows_of_this_library(folder):
         make = "own_towers:rows"
         head = 200
         [campaign]
-        errors = [{ kind = "SingleBit", bit = [29, 30] }, { kind = "FixedCount", k = 3 }]
+        errors = [{ kind = "MemoryFault", mode = "row", memory = "hbm4" }, { kind = "SingleBit", bit = [29, 30] },
+            { kind = "FixedCount", k = 3 }]
         trials = 2
         store = "trials"
     """)
@@ -176,7 +177,7 @@ def test_a_model_and_rows_of_this_library(folder):
     assert len(campaign.evaluator.rows) == 200 and campaign.evaluator.name == "wide_deep"
     assert campaign.conditions[-1].stratum.name != "all"  # the default
     found = list(dict.fromkeys(str(one.error_model) for one in campaign.conditions))
-    assert found == ["SingleBit(bit=29)", "SingleBit(bit=30)", "FixedCount(k=3)"]
+    assert found == ["MemoryFault('row', memory='hbm4')", "SingleBit(bit=29)", "SingleBit(bit=30)", "FixedCount(k=3)"]
 
 
 # What is written in place of what, and what the message says of it.

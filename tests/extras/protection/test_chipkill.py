@@ -110,3 +110,10 @@ def test_a_short_last_code_word_and_costs():
         remaining = screened(Chipkill(), drawn, model, seed).remaining
         assert (remaining.word < 3).all()
     assert Chipkill().cost(nn.Embedding(100, 16)).stored_bits == 100 * 16 * 32 // 8
+
+
+def test_the_last_code_word_of_an_odd_number_of_doubles_is_short():
+    model = nn.Linear(3, 1, bias=False).double()
+    drawn = dr.BitFlip(0.3).sample(dr.resolve(model), seed=1)
+    after = screened(Chipkill("zero"), drawn, model, 1)
+    assert after.counts["uncorrectable"] == 2 and after.remaining.word.max() <= 2

@@ -1,6 +1,7 @@
 """Memories by name: each number has a source, what has none is refused by name, and faults, chipkill and fleets use them."""
 
-import pandas as pd
+from dataclasses import replace
+
 import pytest
 from torch import nn
 
@@ -29,9 +30,23 @@ def test_one_device_fails_in_all_of_its_bits():
             assert words <= dr.memory(name).geometry.columns and one.bits == pytest.approx(share / 2 * words, rel=0.25)
         bit = dr.MemoryFault("bit", memory=name, chips=[0]).sample(SPACE, seed=1)
         assert bit.bits == 1 and drawn[0].sources[0].error_model.columns()["error_mapping"] == f"in order, {name}"
+    assumed = dr.MemoryFault(memory="lpddr6", fit=dr.rates.FAULTS)  # no device shares its place with others
+    assert "ranks" not in assumed.hits_per_hour(SPACE)
+    assert "ranks" not in {assumed.extent(SPACE, seed=seed).mode for seed in range(20)}
     masks = {int(mask) for mask in dr.MemoryFault("bank", memory="ddr5", chips=[5]).sample(SPACE, seed=1).mask}
     assert max(masks) == 15 << 20 and all(mask & ~(15 << 20) == 0 for mask in masks)  # bits 20 to 23 of both floats
     assert not len(dr.MemoryFault("bank", memory="ddr5", chips=[9]).sample(SPACE, seed=1))  # check bits
+
+
+def test_the_memory_of_2012_by_name_has_the_strata_of_none():
+    of_none, by_name = (
+        [
+            (one.name, one.probability)
+            for one in dr.MemoryFault("bit", memory=name).strata(SPACE, dr.injection.CriticalBits())
+        ]
+        for name in (None, "ddr2-2012")
+    )
+    assert by_name == of_none and len(of_none) > 1
 
 
 def test_chipkill_corrects_one_of_ten_devices_and_none_where_there_is_one():
@@ -44,36 +59,19 @@ def test_chipkill_corrects_one_of_ten_devices_and_none_where_there_is_one():
     for name in ("hbm4", "lpddr6"):
         refuses(lambda name=name: dr.Chipkill(memory=name), ValueError, name, "one device")
         fault = dr.MemoryFault("row", memory=name).sample(SPACE, seed=1)
-        refuses(lambda fault=fault: screened(dr.Chipkill(), fault, TABLE, 1), ValueError, name, "one device")
+        for one in (dr.Chipkill(), dr.SelectiveChipkill()):
+            refuses(lambda fault=fault, one=one: screened(one, fault, TABLE, 1), ValueError, name, "one device")
     fault = dr.MemoryFault("row", memory="ddr5").sample(SPACE, seed=1)
     refuses(lambda: screened(dr.Chipkill(), fault, TABLE, 1), ValueError, "ddr5", "ddr2-2012")
-
-
-def test_a_fleet_of_another_memory():
-    rows = dr.load_dataset("synthetic-movielens/full", rows=300, seed=1)
-    model = dr.models.build_model("fm", rows.schema)
-    options = {"trials": 3, "metrics": ["decision_changed"], "sampling": "stratified", "seed": 1}
-    modes = [mode for mode in dr.rates.FIT if mode != "ranks"]
-    errors = [dr.MemoryFault(mode, memory="lpddr6") for mode in modes]
-    damage = dr.Campaign(dr.Evaluator(model, rows.test), errors=errors, **options).run()
-    about = {"hosts": 10, "memory": "1TiB", "recommendations": 1e3, "accelerators": 8}
-    refuses(lambda: dr.fleet(damage, model, dram="lpddr6", **about), ValueError, "lpddr6", "rates by mode")
-    refuses(lambda: dr.fleet(damage, model, rates=dr.rates.FAULTS, **about), ValueError, "lpddr6", "'in order'")
-    fleet = dr.fleet(damage, model, dram="lpddr6", rates=dr.rates.FAULTS, **about)
-    assert set(fleet.modes["error_mode"]) == set(modes) and "1 devices of 16 Gb (lpddr6)" in fleet.assumptions
-    devices = 10 * 2**40 / 2**31  # of 16 Gb
-    expected = sum(dr.rates.FIT[mode].total for mode in modes) * 24e-9 * devices
-    assert fleet.faults_per_day == pytest.approx(expected)
-    stops = fleet.uncorrectable("hbm4")["value"]
-    assert sorted(stops) == pytest.approx([24 * 80 / 294_912, 24 * 80 / 88_768])
-    pd.testing.assert_series_equal(stops.sort_values(ignore_index=True), stops)
-    refuses(lambda: fleet.uncorrectable("lpddr6"), ValueError, "lpddr6")
 
 
 def test_refusals():
     refuses(lambda: dr.memory("ddr4"), ValueError, "ddr4", "2408.15302")
     refuses(lambda: dr.memory("hbm5"), ValueError, "'hbm5'", "hbm4")
     refuses(lambda: dr.memory(5), ValueError, "memory", 5)
+    refuses(lambda: dr.memory(replace(dr.memory("hbm4"), data_devices=4)), ValueError, "memory", "'hbm4'")
+    only_ranks = {"ranks": dr.rates.Fit(1.0, 0.0)}
+    refuses(lambda: dr.MemoryFault(memory="hbm4", fit=only_ranks), ValueError, "fit")
     refuses(lambda: dr.memory("ddr5").fit_per_mbit("80GB"), ValueError, "ddr5")
     refuses(lambda: dr.memory("hbm4").fit_per_mbit(0), ValueError, "capacity", 0)
     refuses(lambda: dr.memory("hbm4").fit_per_mbit(), TypeError, "capacity")

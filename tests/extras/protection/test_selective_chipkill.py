@@ -11,6 +11,7 @@ import drsrobust as dr
 from drsrobust.mitigation.memory.ecc import CORRECTED, UNCORRECTABLE
 from drsrobust_extras.protection.symbol_code import SymbolCode
 from tests.mitigation.plain import screened
+from tests.refusals import refuses
 
 
 @pytest.mark.parametrize(("symbols", "bits"), [(4, 4), (8, 4), (18, 8)])
@@ -77,4 +78,5 @@ def test_settings():
     few = dr.SelectiveChipkill.store(net, (7,))
     fault = dr.MemoryFault("ranks", chips=(6,)).sample(dr.resolve(net), seed=0)
     assert screened(few, fault, net, 0).remaining.bits > 500
+    refuses(lambda: dr.SelectiveChipkill(range(1, 8)), ValueError, "nibbles", "range(1, 8)")  # of 15 symbols at most
     assert few.identity() != dr.SelectiveChipkill().identity() and few.name == "selective chipkill [7]"

@@ -262,7 +262,7 @@ def test_events_are_wrong_bits_until_the_push():
     assert row["faults_per_day"] == pytest.approx(row["hits_per_day"] * 16)  # the model is a sixteenth of the memory
     assert row["active"] == pytest.approx(row["hits_per_day"] / 2) and row["kind"] == "events"
     assert row["wrong_per_day"] == pytest.approx(row["active"] * 100 * 0.3)
-    assert "cures logged events, each of one bit" in fleet.assumptions
+    assert "cures logged events, each of one bit" in fleet.assumptions and "reaches" not in fleet.assumptions
     more = dr.fleet(damage(modes=("bit",)), MODEL, rates=replace(EVENTS, low=EVENTS.high), **OPTIONS)
     assert row_of(more.table())["wrong_per_day"] == pytest.approx(2.8 * row["wrong_per_day"])
 
@@ -274,6 +274,29 @@ def test_processors_have_a_line_of_their_own():
     plain = dr.fleet(damage(), MODEL, rates=ROWS, **OPTIONS | {"hosts": 5000})
     assert plain.compute()["value"].tolist()[2] == 0
     pd.testing.assert_frame_equal(plain.table(), fleet.table())
+
+
+def test_a_fleet_of_another_memory():
+    rows = dr.load_dataset("synthetic-movielens/full", rows=300, seed=1)
+    model = dr.models.build_model("fm", rows.schema)
+    options = {"trials": 3, "metrics": ["decision_changed"], "sampling": "stratified", "seed": 1}
+    modes = [mode for mode in dr.rates.FIT if mode != "ranks"]
+    errors = [dr.MemoryFault(mode, memory="lpddr6") for mode in modes]
+    damage = dr.Campaign(dr.Evaluator(model, rows.test), errors=errors, **options).run()
+    about = {"hosts": 10, "memory": "1TiB", "recommendations": 1e3, "accelerators": 8}
+    refuses(lambda: dr.fleet(damage, model, dram="lpddr6", **about), ValueError, "lpddr6", "rates by mode")
+    refuses(lambda: dr.fleet(damage, model, rates=dr.rates.FAULTS, **about), ValueError, "lpddr6", "'in order'")
+    fleet = dr.fleet(damage, model, dram="lpddr6", rates=dr.rates.FAULTS, **about)
+    assert set(fleet.modes["error_mode"]) == set(modes) and "1 devices of 16 Gb (lpddr6)" in fleet.assumptions
+    assert "reaches" not in fleet.assumptions  # one device for each channel has no ranks
+    devices = 10 * 2**40 / 2**31  # of 16 Gb
+    expected = sum(dr.rates.FIT[mode].total for mode in modes) * 24e-9 * devices
+    same = dr.fleet(damage, model, dram="lpddr6", rates=dr.rates.FAULTS, geometry=Geometry(), **about)
+    assert fleet.faults_per_day == same.faults_per_day == pytest.approx(expected)
+    stops = fleet.uncorrectable("hbm4")["value"]
+    assert sorted(stops) == pytest.approx([24 * 80 / 294_912, 24 * 80 / 88_768])
+    pd.testing.assert_series_equal(stops.sort_values(ignore_index=True), stops)
+    refuses(lambda: fleet.uncorrectable("lpddr6"), ValueError, "lpddr6")
 
 
 @pytest.mark.long
