@@ -31,6 +31,13 @@ def gate(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return torch.sigmoid(x * weight) + x.tanh()
 
 
+class Reversed(nn.EmbeddingBag):
+    """Looks up other rows than it is called with."""
+
+    def forward(self, values, offsets):
+        return super().forward(self.num_embeddings - 1 - values, offsets)
+
+
 class Late(nn.Module):
     """Look-ups and a first layer, then something with tensors of its own that has a habit."""
 
@@ -52,6 +59,11 @@ class Late(nn.Module):
         if habit == "tied tables":
             self.single = nn.Embedding.from_pretrained(self.tables[0].weight, freeze=False)
             self.single.weight = self.tables[0].weight
+        if habit == "own forward":
+            self.tables[0] = Reversed(*self.tables[0].weight.shape, mode="sum")
+        if habit == "tied output":
+            self.all_rows = nn.Linear(8, len(self.tables[0].weight), bias=False)
+            self.all_rows.weight = self.tables[0].weight
         if habit == "counts":
             self.register_buffer("seen", torch.zeros(1))
         if habit == "scripted":
@@ -97,6 +109,8 @@ class Late(nn.Module):
             h = y * 2 if float(y.abs().max()) > 100 else y
         elif habit == "tied tables":
             h = h + self.single(ids[0].values().long())[:, :1]
+        elif habit == "tied output":
+            h = h + self.all_rows(h[:, :8]).tanh().mean(1, keepdim=True)
         elif habit == "norm":
             h = h * self.tables[0].weight.norm()
         elif habit == "together":
@@ -180,6 +194,8 @@ def test_habits(habit, data):
     [
         ("hashed", "tables.0.weight count as affecting every row: it looks up other ids than the split's"),
         ("norm", "tables.0.weight count as affecting every row: it reads the table outside of the look-up too"),
+        ("tied output", "tables.0.weight count as affecting every row: it reads the table outside of the look-up too"),
+        ("own forward", "tables.0.weight count as affecting every row: the module that looks up in it has a forward"),
         ("together", "affecting every row: its scores depend on which rows are scored together"),
         ("counts", "reruns are full runs: it writes to its own tensors while it scores"),
         ("random", "reruns are full runs: its scores change from run to run"),

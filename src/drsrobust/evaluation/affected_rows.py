@@ -237,6 +237,8 @@ class AffectedRows(Passes):
 
     def _why_unknown(self, table: str) -> str | None:
         """Why the rows that read a table are unknown; None if they are known."""
+        if table in self._lookups.hidden:
+            return "the module that looks up in it has a forward of its own"
         number = self.flow.number.get(table)
         if number is not None and self.flow.elsewhere >> number & 1:
             return self._lookups.why_unknown(table) or "it reads the table outside of the look-up too"

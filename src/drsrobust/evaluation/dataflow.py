@@ -95,7 +95,7 @@ class Dataflow:
         number: tensor name (the first one of tied tensors) -> its bit.
         effects: of each batch, the tensors that its scores may depend on: all that it reads.
         calls: module name -> what was seen of its calls.
-        elsewhere: tensors that an operation outside of the modules that own them reads.
+        elsewhere: tensors that an operation outside of the modules that own them reads, or of those that look up in them.
         control: tensors that numbers read back into Python depend on.
         branched: whether Python read a number back in any batch, which may decide what is read.
         problem: why nothing is known; None otherwise.
@@ -264,6 +264,10 @@ class _Dispatch(TorchDispatchMode):
             self._tensor_bits[key] = self._tensor_bits.get(key, 0) | 1 << i
             around = {other for other in collections if name.startswith(f"{other}." if other else "")}
             self._owners.setdefault(key, set()).update(direct.get(id(tensor), set()), around)
+        # Of a table those that look up in it: a layer that holds it too, as a tied output, reads all its rows.
+        look_ups = {name for name, module in modules if isinstance(module, nn.Embedding | nn.EmbeddingBag)}
+        look_ups.update(collections)
+        self._owners = {key: names & look_ups or names for key, names in self._owners.items()}
         self._of_model, self._alive = self._alive, []
         self._begin()
 

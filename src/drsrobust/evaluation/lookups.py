@@ -16,11 +16,12 @@ from drsrobust.injection import ErrorMap
 from drsrobust.introspection.embedding_modules import pooled_table_name, sparse_type, table_configs
 from drsrobust.introspection.spread import is_sharded_module
 from drsrobust.introspection.tensors import listed, named_modules
-from drsrobust.introspection.wrappers import ModuleForward, intercepted
+from drsrobust.introspection.wrappers import ModuleForward, has_replaced_forward, intercepted
 
 # Rows up to which batches and indexes stay in memory: 500 bytes a row, and 6 for each feature. Making the batches again takes a
 # tenth of a pass.
 IN_MEMORY = 2_000_000
+_FORWARDS = (nn.Embedding.forward, nn.EmbeddingBag.forward)
 SCANNED = 50_000  # ids that are read in less time than the index takes
 
 
@@ -114,6 +115,8 @@ class Lookups(ABC):
 
     Attributes:
         tables: name of a table's tensor -> the modules that look up in it.
+        hidden: tables of which a module with a forward of its own may look up other rows than it is called with, as a subclass
+            of `nn.Embedding` that numbers positions, or reads all of them.
     """
 
     def __init__(self, model: nn.Module, n: int) -> None:
@@ -121,6 +124,7 @@ class Lookups(ABC):
         everything = listed(model)
         self._n = n
         self.tables: dict[str, list[str]] = {}
+        self.hidden: set[str] = set()
         self._modules: dict[str, nn.Module] = {}
         self._configs: dict[str, dict[str, tuple[str, ...]]] = {}  # collection -> table's tensor -> features
         weights = {id(entry.tensor): entry.name for entry in everything}
@@ -128,6 +132,8 @@ class Lookups(ABC):
             if isinstance(module, nn.Embedding | nn.EmbeddingBag) and id(module.weight) in weights:
                 self.tables.setdefault(weights[id(module.weight)], []).append(name)
                 self._modules[name] = module
+                if type(module).forward not in _FORWARDS or has_replaced_forward(module):
+                    self.hidden.add(weights[id(module.weight)])
         entries = {entry.name: entry for entry in everything}
         for name, module in modules.items():
             readers = {}

@@ -6,7 +6,7 @@ from torch.nn.functional import silu
 
 from drsrobust.data import Schema
 from drsrobust.models import check_sizes
-from drsrobust_extras.data.next_items import NextItems
+from drsrobust_extras.data.next_items import NextItems, present_alone
 
 
 class PointwiseAttention(nn.Module):
@@ -30,10 +30,11 @@ class PointwiseAttention(nn.Module):
         """What is attended to, and the gate U, both [B, T, dim], of states [B, T, dim] and the mask [B, T, T]."""
         rows, n, dim = states.shape
         u, v, q, k = silu(self.projection(self.norm(states))).chunk(4, dim=2)
+        v = present_alone(v, mask)
         v, q, k = (part.view(rows, n, self.heads, -1).transpose(1, 2) for part in (v, q, k))
         places = torch.arange(n, device=states.device)
         distance = (places[:, None] - places).clamp(min=0)  # later positions are masked
-        weights = silu(q @ k.transpose(2, 3) + self.bias[distance]) / self.length * mask[:, None]
+        weights = (silu(q @ k.transpose(2, 3) + self.bias[distance]) / self.length).masked_fill(~mask[:, None], 0.0)
         return (weights @ v).transpose(1, 2).reshape(rows, n, dim), u
 
 

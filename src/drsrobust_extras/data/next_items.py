@@ -122,6 +122,12 @@ def last_places(lengths: torch.Tensor, length: int) -> tuple[torch.Tensor, torch
     return torch.where(present, lengths.cumsum(0)[:, None] + columns, 0), present
 
 
+def present_alone(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Values [B, T, dim] that attention sums, 0 where the mask [B, T, T] has no item: a weight of 0 times an infinite number,
+    which an error made, would be NaN, and the scores would depend on the padding."""
+    return values.masked_fill(~mask[:, -1, :, None], 0.0)
+
+
 def untied(model: NextItems) -> NextItems:
     """A copy whose output has a table of its own with the items' vectors, as where an index of items serves the output: the
     component `output`."""

@@ -5,7 +5,7 @@ from torch import nn
 
 from drsrobust.data import Schema
 from drsrobust.models import check_sizes
-from drsrobust_extras.data.next_items import NextItems
+from drsrobust_extras.data.next_items import NextItems, present_alone
 
 
 class SelfAttention(nn.Module):
@@ -21,10 +21,9 @@ class SelfAttention(nn.Module):
         """States [B, T, dim] of states [B, T, dim] and the mask [B, T, T]."""
         states = self.norm(states)
         weights = torch.bmm(self.query(states), self.key(states).transpose(1, 2)) * states.shape[2] ** -0.5
-        weights = (
-            torch.softmax(weights.masked_fill(~mask, -1e9), dim=2) * mask
-        )  # a row without any item has only masked places
-        return self.dropout(torch.bmm(self.dropout(weights), self.value(states)))
+        weights = torch.softmax(weights.masked_fill(~mask, -torch.inf), dim=2)
+        weights = weights.masked_fill(~mask, 0.0)  # a row without any item has only masked places, whose softmax is NaN
+        return self.dropout(torch.bmm(self.dropout(weights), present_alone(self.value(states), mask)))
 
 
 class FeedForward(nn.Module):
