@@ -80,8 +80,8 @@ def test_stubs_are_written_from_the_table():
 # Lines that one owns with an entry point, at most; they may fall.
 DOORS = {
     "inject": (["injection.inject"], 5_473),
-    "Evaluator": (["evaluation.evaluator"], 12_248),
-    "Campaign": (["campaign.campaign"], 18_094),
+    "Evaluator": (["evaluation.evaluator"], 12_260),
+    "Campaign": (["campaign.campaign"], 18_109),
     "everyday": (
         [
             *("campaign.campaign", "injection.bit_errors", "injection.rows"),
@@ -89,7 +89,7 @@ DOORS = {
             *("models.dlrm", "models.registry", "statistics.recovery", "training.load"),
             *("_extras.data.own_batches", "_extras.data.own_rows", "_extras.experiments.pvf"),
         ],
-        23_104,
+        23_119,
     ),
 }
 
@@ -103,4 +103,4 @@ def test_doors(door):
 
 def test_the_core_grows_only_by_a_line_of_its_own():
     """`CHANGELOG.md` says why, after `Core:`, and this number follows."""
-    assert lines(module for module in FILES if module.split(".")[0] == "drsrobust") <= 22_262
+    assert lines(module for module in FILES if module.split(".")[0] == "drsrobust") <= 22_277
