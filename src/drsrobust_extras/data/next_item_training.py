@@ -146,7 +146,7 @@ def fit(
         the manifest, of the first `TESTED` test rows.
 
     Raises:
-        ValueError: a setting that does not apply.
+        ValueError: a setting that does not apply, or no training rows.
         RuntimeError: training diverged.
     """
     plain = Settings()
@@ -155,6 +155,8 @@ def fit(
             raise ValueError(
                 f"{name} must be {getattr(plain, name)!r} for models of the next item, got {getattr(settings, name)!r}"
             )
+    if not len(data.train):
+        raise ValueError(f"{data.name} has 0 training rows; a user of four items, or of two, gives one")
     valid, curve, best = data.valid.head(VALIDATED), [], {}
     base = popularity_loss(data.train, valid, data.schema.features[0].cardinality)
     with (

@@ -47,7 +47,9 @@ class SampledNegatives:
     def of_rows(self, items: np.ndarray, scores: np.ndarray, part: slice) -> np.ndarray:
         """The metric of each row, float64 [m], of some rows' items [m] and scores [m, items]."""
         if not np.array_equal(items, self._items[part]):
-            raise ValueError(f"rows of SampledNegatives have other next items than the {len(items)} rows that are scored")
+            raise ValueError(
+                f"rows of SampledNegatives have other next items than the {len(items)} rows that are scored"
+            )
         own = np.take_along_axis(scores, items[:, None], axis=1)
         others = np.take_along_axis(scores, self.drawn[part], axis=1)
         place = np.where(np.isnan(own[:, 0]), self.k, np.count_nonzero(others >= own, axis=1))

@@ -37,6 +37,9 @@ def test_the_last_items_are_left_out():
     assert dict(zip(data.test.users.tolist(), data.test.rows.tolist(), strict=True)) == {7: 7, 3: 8}
     assert next_items("shop/sequences", user, item, 0).fingerprint == data.fingerprint
     refuses(lambda: next_items("shop/sequences", user[:2], item[:2], 0), ValueError, "shop/sequences", "three items")
+    few = next_items("shop/sequences", np.array([1, 1, 1]), np.array([5, 6, 7]), 0)
+    model = dr.models.build_model("hstu", few.schema, dim=2)
+    refuses(lambda: next_item_training.fit(model, few, QUICK), ValueError, "shop/sequences", "0 training rows")
 
 
 LOG = "user_id,video_id,date,hourmin,time_ms,is_click,is_like,is_follow,is_comment,is_forward,is_hate,long_view,play_time_ms,"
