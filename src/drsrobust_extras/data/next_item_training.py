@@ -32,7 +32,7 @@ class Quality:
     """How a model ranks the next items of n rows, among the items that each row offers.
 
     Attributes:
-        ranks: of each row's item, from 0, int64 [n]; ties by item.
+        ranks: of each row's item, from 0, int64 [n]; ties by item, and a NaN comes last.
         offered: items of each row, int64 [n].
         losses: of a softmax over the offered items, nats, float64 [n].
     """
@@ -75,6 +75,7 @@ def quality(model: Any, rows: Split) -> Quality:
         score, numbers = np.take_along_axis(scores, own, axis=1), np.arange(scores.shape[1])
         ranks = np.count_nonzero(scores > score, axis=1)
         ranks += np.count_nonzero((scores == score) & (numbers < own), axis=1)
+        ranks[np.isnan(score[:, 0])] = scores.shape[1]
         losses = torch.logsumexp(torch.from_numpy(scores), 1).numpy() - score[:, 0]
         parts.append((ranks, np.count_nonzero(np.isfinite(scores), axis=1), losses.astype(np.float64)))
     return Quality(*map(np.concatenate, zip(*parts, strict=True)))
@@ -145,7 +146,7 @@ def fit(
         the manifest, of the first `TESTED` test rows.
 
     Raises:
-        ValueError: a setting that does not apply.
+        ValueError: a setting that does not apply, or no training rows.
         RuntimeError: training diverged.
     """
     plain = Settings()
@@ -154,6 +155,8 @@ def fit(
             raise ValueError(
                 f"{name} must be {getattr(plain, name)!r} for models of the next item, got {getattr(settings, name)!r}"
             )
+    if not len(data.train):
+        raise ValueError(f"{data.name} has 0 training rows; a user of four items, or of two, gives one")
     valid, curve, best = data.valid.head(VALIDATED), [], {}
     base = popularity_loss(data.train, valid, data.schema.features[0].cardinality)
     with (
@@ -170,6 +173,7 @@ def fit(
             start, cpu_start = time.perf_counter(), time.process_time()
             loss = _train_epoch(model, data.train, settings, optimizer, order)
             found = quality(model, valid)
+            _check_finite(float(found.losses.mean()), settings)
             measured = {"train_loss": loss, "valid_loss": float(found.losses.mean()), "valid_auc": found.auc}
             measured |= {"valid_ne": measured["valid_loss"] / base, "seconds": time.perf_counter() - start}
             curve.append(Epoch(number, **measured, cpu_seconds=time.process_time() - cpu_start))
@@ -196,11 +200,14 @@ def _train_epoch(
     for items in batches(rows, settings.batch_size, model.length, order):
         optimizer.zero_grad(set_to_none=True)
         loss = loss_of(model, items.to(device))
-        if not math.isfinite(loss.item()):
-            raise RuntimeError(
-                f"training diverged: the loss is {loss.item()}. Use a learning_rate below {settings.learning_rate}"
-            )
+        _check_finite(loss.item(), settings)
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
     return float(np.mean(losses))
+
+
+def _check_finite(loss: float, settings: Settings) -> None:
+    """Raises RuntimeError for a loss that is not; the last step of an epoch shows in the validation rows alone."""
+    if not math.isfinite(loss):
+        raise RuntimeError(f"training diverged: the loss is {loss}. Use a learning_rate below {settings.learning_rate}")

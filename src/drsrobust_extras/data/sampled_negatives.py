@@ -13,7 +13,8 @@ MEASURES = ("hit_rate", "ndcg")
 
 class SampledNegatives:
     """A metric of next items for `dr.Campaign(metrics={...: it})` and on arrays: HR@k or NDCG@k of each row's item among itself
-    and items that are drawn once, each with the same probability, of those that are not in the row's history.
+    and items that are drawn once, each with the same probability, of those that are not in the row's history: of 1 to the
+    largest of these rows.
 
     Sampled negatives overstate quality, and can change the order of models (W. Krichene and S. Rendle, KDD 2020): it is here
     for comparison with published values. An item that ties with the row's comes before it; one whose score is NaN is not shown.
@@ -26,7 +27,7 @@ class SampledNegatives:
         seed: of the draw.
 
     Raises:
-        ValueError: another measure, a number under 1, or rows without a history.
+        ValueError: another measure, a number under 1, rows without a history; when it is called, items of other rows.
     """
 
     def __init__(self, rows: Split, measure: str = "hit_rate", *, n: int = 100, k: int = 10, seed: int = 0) -> None:
@@ -36,6 +37,7 @@ class SampledNegatives:
             raise ValueError(
                 f"rows must have the feature {HISTORY!r}, as those of amazon-games, got {sorted(rows.sparse)}"
             )
+        self._items = rows.labels.values
         self.drawn = _draw(rows, check_whole("n", n, 1), np.random.default_rng(seed))
 
     def __call__(self, labels: Any, scores: np.ndarray, golden_scores: Any = None, users: Any = None) -> float:
@@ -44,6 +46,10 @@ class SampledNegatives:
 
     def of_rows(self, items: np.ndarray, scores: np.ndarray, part: slice) -> np.ndarray:
         """The metric of each row, float64 [m], of some rows' items [m] and scores [m, items]."""
+        if not np.array_equal(items, self._items[part]):
+            raise ValueError(
+                f"rows of SampledNegatives have other next items than the {len(items)} rows that are scored"
+            )
         own = np.take_along_axis(scores, items[:, None], axis=1)
         others = np.take_along_axis(scores, self.drawn[part], axis=1)
         place = np.where(np.isnan(own[:, 0]), self.k, np.count_nonzero(others >= own, axis=1))
