@@ -313,8 +313,7 @@ def _run(
         "cpu_seconds": round(sum(one["cpu_seconds"] for one in entries), 1),  # from an empty cache
         "rules_sha256": rules_digest(),
         "cached": cached,  # the cache was not empty: models and trials of earlier runs may have been read
-        "versions": versions("pytorchfi", "mrfi")  # of the tools whose speed is measured, too
-        | {"drsrobust": drsrobust.__version__},  # of the code, not of metadata that may be old
+        "versions": versions("pytorchfi", "mrfi"),  # of the tools whose speed is measured, too
         "commit": made_from,
         "machine": machine(),
         "portable": options.portable,

@@ -81,7 +81,7 @@ def test_stubs_are_written_from_the_table():
 DOORS = {
     "inject": (["injection.inject"], 5_473),
     "Evaluator": (["evaluation.evaluator"], 12_260),
-    "Campaign": (["campaign.campaign"], 18_109),
+    "Campaign": (["campaign.campaign"], 18_112),
     "everyday": (
         [
             *("campaign.campaign", "injection.bit_errors", "injection.rows"),
@@ -89,7 +89,7 @@ DOORS = {
             *("models.dlrm", "models.registry", "statistics.recovery", "training.load"),
             *("_extras.data.own_batches", "_extras.data.own_rows", "_extras.experiments.pvf"),
         ],
-        23_119,
+        23_122,
     ),
 }
 
@@ -103,4 +103,4 @@ def test_doors(door):
 
 def test_the_core_grows_only_by_a_line_of_its_own():
     """`CHANGELOG.md` says why, after `Core:`, and this number follows."""
-    assert lines(module for module in FILES if module.split(".")[0] == "drsrobust") <= 22_277
+    assert lines(module for module in FILES if module.split(".")[0] == "drsrobust") <= 22_280

@@ -7,8 +7,10 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from drsrobust import __version__
+
 # The packages that decide the numbers.
-PACKAGES = ("drsrobust", "torch", "torchrec", "fbgemm-gpu", "numpy", "pandas", "matplotlib", "seaborn")
+PACKAGES = ("torch", "torchrec", "fbgemm-gpu", "numpy", "pandas", "matplotlib", "seaborn")
 
 
 @cache
@@ -20,8 +22,9 @@ def _version(package: str) -> str:
 
 
 def versions(*more: str) -> dict[str, str]:
-    """Versions of Python, of `PACKAGES` and of further packages (`absent` if not installed)."""
-    return {"python": platform.python_version()} | {package: _version(package) for package in (*PACKAGES, *more)}
+    """Versions of Python, of this package's code, of `PACKAGES` and of further packages (`absent` if not installed)."""
+    own = {"python": platform.python_version(), "drsrobust": __version__}  # metadata may be of an earlier checkout
+    return own | {package: _version(package) for package in (*PACKAGES, *more)}
 
 
 @cache

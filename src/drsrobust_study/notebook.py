@@ -140,8 +140,7 @@ def _as_number(text: Any) -> tuple[str, str] | None:
 
 def provenance(evaluator: "Evaluator | None" = None) -> str:
     """One line on the origin of numbers: data, rows, model state, versions; without an evaluator machine and versions."""
-    numbers = versions() | {"drsrobust": drsrobust.__version__}  # of the code, not of metadata that may be old
-    made_with = ", ".join(f"{name} {number}" for name, number in numbers.items())
+    made_with = ", ".join(f"{name} {number}" for name, number in versions().items())
     if evaluator is None:
         return f"{machine()['cores']} cores {machine()['architecture']}; {made_with}"
     return (
