@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
+from drsrobust._hashing import splitmix64
 from drsrobust.data import Split
 from drsrobust.evaluation.cached_outputs import CachedOutputs
 from drsrobust.evaluation.dataflow import Dataflow, trace_dataflow
@@ -422,8 +423,11 @@ def with_witnesses(rows: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
     m = len(rows)
     total = max(64, m + WITNESSES * -(-m // (BATCH - WITNESSES)))
     total += -total % 32  # so that no padding is needed
-    random = np.random.default_rng([m, int(rows[0]), int(rows[-1])])  # the same witnesses in every process
-    place = random.integers(n - m, size=total - m)  # of each witness among the unaffected rows
+    # Of each witness among the unaffected rows; the same ones in every process. A generator takes as long as an AUC.
+    states = np.arange(total - m, dtype=np.uint64) + np.uint64(
+        (m + (int(rows[0]) << 21) + (int(rows[-1]) << 42)) % 2**64
+    )
+    place = (splitmix64(states) % np.uint64(n - m)).astype(np.int64)
     is_witness = np.zeros(total, bool)
     is_witness[np.arange(total - m) * (total - 1) // max(1, total - m - 1)] = True
     numbers = np.empty(total, np.int64)

@@ -51,12 +51,15 @@ class FirstArrivals:
 
     def _earliest(self, k: int) -> np.ndarray:
         """The first k distinct places, ascending."""
-        stream, positions = self.stream(POSITION), np.empty(0, np.int64)
-        place, order = positions, positions
-        while len(place) < k:
+        stream = self.stream(POSITION)
+        positions = self._next_positions(stream, max(16, k))
+        place = np.sort(positions[:k])
+        if len(place) == k and (place[1:] != place[:-1]).all():  # nearly always, of a few
+            return place
+        while len((distinct := np.unique(positions, return_index=True))[0]) < k:
             positions = np.concatenate((positions, self._next_positions(stream, max(16, k))))
-            place, order = np.unique(positions, return_index=True)
-        return place[np.sort(np.argpartition(order, k - 1)[:k])] if k else place
+        place, order = distinct
+        return place[np.sort(np.argpartition(order, k - 1)[:k])]
 
     def _next_positions(self, stream: np.random.PCG64, size: int) -> np.ndarray:
         """The next positions of a stream: at most `size`, because draws beyond the last place are discarded."""

@@ -89,6 +89,8 @@ def twice_above(scores: np.ndarray, others: np.ndarray) -> np.ndarray:
     Returns:
         int64 [m].
     """
+    if not len(scores):
+        return np.empty(0, np.int64)
     missing = int(np.count_nonzero(np.isnan(others)))
     twice = np.searchsorted(others, scores, "left") + np.searchsorted(others, scores, "right") + missing
     return np.where(np.isnan(scores), len(others), twice)

@@ -56,6 +56,9 @@ class PaddedBatches(Sequence["Batch"]):
     def __len__(self) -> int:
         return -(-self._n // self._size)
 
+    def __iter__(self) -> Iterator["Batch"]:
+        return map(self.__getitem__, range(len(self)))
+
     def __getitem__(self, number: Any) -> Any:
         """Batch `number`, or a list of those of a slice."""
         if isinstance(number, slice):
