@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _WIDE = 10  # ratio of the ends of an interval whose point says nothing
+_NOTHING = 1e-6  # the same of a lower end that says nothing either
 _SHOWN = ("wrong_per_day", "share_wrong", "stops_anywhere_per_day")
 _WORDS = {
     "rate": "failure rates",
@@ -38,12 +39,15 @@ def fleet_risk_table(data: "pd.DataFrame", served: float) -> "pd.DataFrame":
 
 
 def worded(table: "pd.DataFrame") -> "pd.DataFrame":
-    """`fleet_risk_table` as texts to read: each number with its interval in brackets, or the upper end of a wide interval."""
+    """`fleet_risk_table` as texts to read: each number with its interval in brackets, or the ends of a wide interval."""
     texts = {
-        name: [
-            interval(*ends) if ends[2] <= _WIDE * ends[1] else f"up to {number(ends[2])}"
-            for ends in table[[f"{name}{end}" for end in ENDS]].itertuples(index=False)
-        ]
+        name: [_text(*ends) for ends in table[[f"{name}{end}" for end in ENDS]].itertuples(index=False)]
         for name in _SHOWN
     }
     return table[["rate", "protection", "nonfinite"]].assign(**texts).rename(columns=_WORDS)
+
+
+def _text(value: float, low: float, high: float) -> str:
+    if high <= _WIDE * low:
+        return interval(value, low, high)
+    return f"{number(low)} to {number(high)}" if low > _NOTHING * high else f"up to {number(high)}"

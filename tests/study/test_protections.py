@@ -294,6 +294,8 @@ def test_the_table_of_a_reader(risk):
     words = worded(shown)
     assert words["hosts stopped a day"].tolist()[1] == "72 [36, 144]"
     assert words["wrong recommendations a day"].tolist()[1] == "up to 0.001"  # what no trial showed has its bound
+    wide = shown.head(1).assign(wrong_per_day_low=90.0, wrong_per_day_high=4e5)
+    assert worded(wide)["wrong recommendations a day"].tolist() == ["90 to 400,000"]
     assert len(worded(shown.head(0))) == 0
 
 

@@ -119,8 +119,9 @@ class Chipkill(StorageProtection):
 def _check_memory(trial: DrawContext, own: str | None = None) -> None:
     """Raises ValueError for faults of a memory that has no chipkill, or of another one than its own."""
     for source in trial.sources:
-        of_faults = getattr(source.error_model, "memory", None)
-        if of_faults in (None, own):
+        if not hasattr(source.error_model, "memory"):  # single bits, in any memory
+            continue
+        if (of_faults := source.error_model.memory or _OLD) == own:
             continue
         _kind(of_faults).check_chipkill()
         if own is not None:

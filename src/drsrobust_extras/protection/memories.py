@@ -169,7 +169,7 @@ class Memory:
             [0.0056, 0.0185]
         """
         low, high = self.hourly()
-        if not (size := amount(capacity)):
+        if not (size := amount(capacity, "capacity")):
             raise ValueError(f"capacity is {capacity!r}; it must be more than 0 bytes")
         return 1e9 * low * MBIT / (8 * size), 1e9 * high * MBIT / (8 * size)
 

@@ -1,8 +1,8 @@
 """DRAM faults with an extent: one chip of a memory fails in a bit, a word, a column, a row, a bank or more."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from math import ceil, comb, lcm
+from dataclasses import asdict, dataclass, field
+from math import ceil
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,10 +19,10 @@ from drsrobust.extend import (
     check_whole,
     from_sorted_words,
     from_words,
-    pilots_of,
 )
-from drsrobust.injection import VALUE, AddressSpace, BitFlip, CriticalBits, ErrorMap, ErrorModel
+from drsrobust.injection import VALUE, AddressSpace, CriticalBits, ErrorMap, ErrorModel
 from drsrobust.statistics import ALL
+from drsrobust_extras.protection.chip_strata import SMALL_MODES, strata_by_chip
 from drsrobust_extras.protection.memories import Memory, memory
 from drsrobust_extras.protection.memory_map import (
     CHECK_BITS,
@@ -32,7 +32,6 @@ from drsrobust_extras.protection.memory_map import (
     WORD,
     Geometry,
     Layout,
-    exponent_chips,
     mapping_of,
 )
 from drsrobust_extras.protection.rates import FIT, FieldRate, Fit, fits_by_mode
@@ -40,7 +39,6 @@ from drsrobust_extras.protection.rates import FIT, FieldRate, Fit, fits_by_mode
 _DRAWS = 10_000  # of a fault, until one has critical bits, or none, as it should
 
 MODES = tuple(FIT)
-SMALL_MODES = ("bit", "word")  # of one 64-bit word
 
 
 class Extent(NamedTuple):
@@ -113,9 +111,7 @@ class MemoryFault(ErrorModel):
     critical: int | str | None = None
     critical_bits: CriticalBits | None = None
     others: int | str | None = None
-    memory: str | Memory | None = field(
-        default=None, repr=False
-    )  # identities of faults without one stay what they were
+    memory: str | Memory | None = field(default=None, repr=False)  # identities of others stay what they were
 
     def __post_init__(self) -> None:
         if self.mode is not None:
@@ -258,45 +254,10 @@ class MemoryFault(ErrorModel):
         return {mode: int(count) for mode, count in counts.items()}
 
     def strata(self, space: AddressSpace, critical_bits: CriticalBits) -> list[Stratum]:
-        """By the chip that fails: of low mantissa bits, of `exponent_chips`, of check bits (where there are formats other than
-        floats: of data and of check bits). Faults of one bit or word with a critical bit are a stratum of their own, and so are
-        those with other bits of sign and exponent alone."""
+        """As `strata_by_chip`; chosen chips, and devices that hold more than 4 bits of a word, have none."""
         if self.chips is not None or self._data_devices != DATA_CHIPS:
             return [Stratum(ALL, 1.0, self)]
-        try:
-            bits = critical_bits.parts(space)
-            chance, harmful = (self._chance(space, part) for part in (bits.critical, bits.harmful))
-        except ValueError:  # the target has no critical bits
-            chance = harmful = np.zeros(DATA_CHIPS)
-        top = exponent_chips(space)
-        if not top and not chance.any():
-            return [Stratum(ALL, 1.0, self)]
-        others = [chip for chip in range(DATA_CHIPS) if chip not in top]
-        # Mantissa chips move a number by under an eighth of itself, unless a range check then sets it to 0.
-        groups = {"mantissa chips" if top else "data chips": (others, "chip" if top else None)}
-        groups |= {"exponent chips": ([*top], None), "check chips": (list(range(DATA_CHIPS, CHIPS)), "word")}
-        if not chance.any():
-            strata = ((name, len(chips) / CHIPS, {"chips": chips}, within) for name, (chips, within) in groups.items())
-            return [Stratum(name, share, replace(self, **new), within) for name, share, new, within in strata if share]
-        # Flips of each kind in a fault: a bit of these is one of a place's 4, or wrong in a word by lines and density.
-        wrong = (1 if self.mode == "bit" else self.lines * self.density) / CHIP_BITS / (CHIPS * Layout(space).words)
-        pilots = pilots_of(BitFlip(0.0), bits, (wrong * bits.others.bits, wrong * bits.mild.bits), critical_bits)
-        harm = {name: tuple(one.name for one in pilots if name in one.name) for name in ("others", "mild")}
-        none = {"critical_bits": critical_bits, "critical": 0, "others": 0}
-        found = []
-        for name, (chips, within) in groups.items():
-            if not chips:
-                continue
-            if name == "check chips":
-                found.append(Stratum(name, len(chips) / CHIPS, replace(self, chips=chips), within))
-            else:
-                share, drawn = float((1 - harmful[chips]).sum()) / CHIPS, replace(self, **none, chips=chips)
-                found.append(Stratum(f"{name}, not critical", share, drawn, "word", harm["mild"]))
-        share, drawn = float((harmful - chance).sum()) / CHIPS, replace(self, **none | {"others": "1+"})
-        found.append(Stratum("other bits of sign and exponent", share, drawn, "word", harm["others"]))
-        drawn = replace(self, critical="1+", critical_bits=critical_bits)
-        found.append(Stratum("critical bits", float(chance.sum()) / CHIPS, drawn))
-        return [one for one in found if one.probability > 1e-15] + pilots  # but for rounding
+        return strata_by_chip(self, space, critical_bits)
 
     def columns(self) -> dict[str, Any]:
         chips = None if self.chips is None else ", ".join(map(str, self.chips))
@@ -306,33 +267,6 @@ class MemoryFault(ErrorModel):
             "error_chips": chips,
             "error_mapping": mapping_of(self.geometry, self.memory),
         }
-
-    def _chance(self, space: AddressSpace, part: AddressSpace) -> np.ndarray:
-        """The probability that a fault of one bit or word in each of the data chips makes a bit of a part of the space wrong (0
-        for other modes): float64 [16]."""
-        chance, words = np.zeros(DATA_CHIPS), Layout(space).words
-        if self.mode not in SMALL_MODES:
-            return chance
-        right = 1 - round(self.density * 2**32) / 2**32  # of a bit whose line fails
-        hit = np.arange(CHIP_BITS + 1) / CHIP_BITS  # by the number k of critical bits among the chip's 4
-        if self.mode == "word":  # j of them lie in lines that fail, by the hypergeometric distribution
-            for k in range(CHIP_BITS + 1):
-                ways = [comb(k, j) * comb(CHIP_BITS - k, self.lines - j) * right**j for j in range(self.lines + 1)]
-                hit[k] = 1 - sum(ways) / comb(CHIP_BITS, self.lines)
-        for bits in part.eligible:
-            tensor, width = bits.tensor, bits.tensor.format.width
-            per, period = width // CHIP_BITS, len(bits.masks)
-            residue = np.arange(lcm(period, WORD // width))  # words with one residue have their bits in the same chips
-            first = np.zeros(1, np.int64) if tensor.rows is None else tensor.rows * tensor.row_words
-            length = tensor.size if tensor.rows is None else tensor.row_words
-            starts, counts = np.unique(first % len(residue), return_counts=True)
-            after = (residue - starts[:, None]) % len(residue)
-            n_critical = counts @ ((length - 1 - after) // len(residue) + 1)
-            shifts = np.arange(0, width, CHIP_BITS, dtype=np.uint64)
-            nibbles = bits.masks[residue % period, None] >> shifts & np.uint64(15)
-            chips = per * (residue % (WORD // width))[:, None] + np.arange(per)
-            np.add.at(chance, chips, n_critical[:, None] * hit[np.bitwise_count(nibbles)])
-        return chance / words
 
     def hits_per_hour(self, space: AddressSpace) -> dict[str, Fit]:
         """Faults per hour that reach the tensors, of each mode, in all chips of the memory, or in those of `chips`.
@@ -419,9 +353,8 @@ class MemoryFault(ErrorModel):
             rank = np.unique(full[:, 0])[place]
             start = int(words[:rank].sum())
             return np.arange(start, start + int(words[rank].sum()))
-        counts = {"bank": words > 0, "row": -(-words // columns), "column": np.minimum(words, columns)}[mode].astype(
-            int
-        )
+        sizes = {"bank": words > 0, "row": -(-words // columns), "column": np.minimum(words, columns)}
+        counts = sizes[mode].astype(int)
         ends = np.cumsum(counts.ravel())
         number = int(np.searchsorted(ends, place, side="right"))
         rank, bank = divmod(number, geometry.banks)

@@ -36,8 +36,8 @@ def part_losses(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str
     Args:
         data: `part_losses_data`.
         ax: where to draw; None: a new figure. The last panel of a row has the legend.
-        quantity: `auc_drop`, the AUC lost by one flip in the part, a dot per training, with the mean as a bar and the ratio of
-            the means in words; or `loss_share`, each part's share of the whole loss at one low bit error rate (mean).
+        quantity: `auc_drop`, the AUC lost by one flip in the part, a dot per training, with the mean as a bar and in words the
+            geometric mean of the ratios; or `loss_share`, each part's share of the whole loss at one low bit error rate (mean).
     """
     rows = list(dict.fromkeys(data[["model", "dataset"]].itertuples(index=False, name=None)))
     heights = np.array(
@@ -66,14 +66,12 @@ def part_losses(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str
         ax.set(title="share of the loss at one low rate", xlabel="share of the AUC lost", xlim=(0, 1))
     else:
         ax.set(title="one flip in MLPs or tables", xlabel=LOST, xscale="log")
-        means = data.groupby([heights, data["part"]])["auc_drop"].mean()
-        for height in range(len(rows)):
-            if {(height, MLP), (height, TABLE)} <= {*means.index} and means[height, TABLE] > 0:
-                between = np.sqrt(means[height, MLP] * means[height, TABLE])
-                text = f"{means[height, MLP] / means[height, TABLE]:,.0f} times"
-                ax.annotate(
-                    text, (between, height), (0, 5), textcoords="offset points", ha="center", size=8, color="#444444"
-                )
+        lost = data.assign(height=heights).pivot_table("auc_drop", ["height", "train_seed"], "part")
+        for height, trained in lost.reindex(columns=[MLP, TABLE]).groupby("height"):
+            if (trained > 0).all(axis=None):  # as S20 is judged by: the mean of logarithms
+                above, below = np.exp(np.log(trained).mean())
+                place, text = (np.sqrt(above * below), height), f"{above / below:,.0f} times"
+                ax.annotate(text, place, (0, 5), textcoords="offset points", ha="center", size=8, color="#444444")
     ax.label_outer()
     if len(data) and quantity == "loss_share":
         legend_outside(ax)

@@ -51,7 +51,7 @@ def stuck_unit_lanes(data: "pd.DataFrame", ax: "Axes | None" = None, *, part: st
         shift = 0.12 * (index - (len(bits) - 1) / 2)
         bars = {"yerr": ends, "elinewidth": 0.8, "markersize": 4, "linestyle": "none"}
         ax.errorbar(points["lane"] + shift, points["auc_drop"], **style | bars, label=f"bit {bit}")
-    ax.set(title=part, xlabel="lane")
+    ax.set(title=part, xlabel="lane", xticks=range(0, int(data["lane"].max()) + 1, 2) if len(data) else ())
     return _at_edges(ax)
 
 

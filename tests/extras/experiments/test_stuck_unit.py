@@ -316,3 +316,11 @@ def test_training_on_a_unit_that_stays_broken(data, tmp_path):
     assert (skipped != always["auc"]).all() and (always["auc"] != always["auc_golden"]).all()
     assert some["alarm_replay"].notna().all() and (some["auc_recompute_on_abft"] != some["auc"]).any()
     assert (some["auc_recompute_on_abft"] != some["auc_golden"]).all()  # a right step is not the end of the defect
+
+
+def test_the_watch_of_an_error_that_lasts_begins_with_it(data, tmp_path):
+    grid = {"errors": error_of(FLIP, 29), "trials": 1, "warm_up": 2, "evaluate_at": (4,), "when": [2], "watch": 1}
+    campaign = dr.TrainingCampaign(
+        "dlrm", data, targets=[dr.StuckUnit("accumulator", 3, 16)], detectors=[ABFTStep()], store=tmp_path / "s", **grid
+    )
+    assert campaign.run(workers=1, progress=False)["alarm_abft"].to_list() == [1]

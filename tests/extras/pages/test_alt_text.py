@@ -44,6 +44,24 @@ def test_a_map_of_colours(ax):
     assert alt_text.text(ax.figure) == "Loss against bit position: from 0.1 at 0.5 (FM) to 0.3 at 1.5 (FM)."
 
 
+def test_marks_without_a_name_count(ax):
+    ax.set_yticks([1, 0], ["one", "two"])
+    ax.set(xlabel="AUC")
+    ax.plot([0.7, 0.8], [1, 0], "o")
+    ax.plot([0.9, 0.9], [0, 1], "--")  # a guide
+    assert alt_text.text(ax.figure) == "AUC: from 0.7 at one to 0.8 at two."
+    ax.figure.canvas.draw()
+    assert [words for *_, words in alt_text.points(ax.figure)] == ["0.7 at one", "0.8 at two"]
+
+
+def test_the_value_of_a_stacked_bar_is_its_length(ax):
+    ax.set_yticks([1, 0], ["one", "two"])
+    ax.set(xlabel="share")
+    ax.barh([1, 0], [0.7, 0.6], label="MLPs")
+    ax.barh([1, 0], [0.3, 0.4], left=[0.7, 0.6], label="tables")
+    assert alt_text.text(ax.figure) == "Share: from 0.3 at one (tables) to 0.7 at one (MLPs)."
+
+
 def test_nothing_and_one_value_are_said(ax):
     assert alt_text.text(ax.figure) == "Value: no data."
     assert alt_text.text(curves(ax, all=[0.2, 0.2])) == "AUC against bit error rate: 0.2 throughout."

@@ -63,6 +63,9 @@ def test_chipkill_corrects_one_of_ten_devices_and_none_where_there_is_one():
             refuses(lambda fault=fault, one=one: screened(one, fault, TABLE, 1), ValueError, name, "one device")
     fault = dr.MemoryFault("row", memory="ddr5").sample(SPACE, seed=1)
     refuses(lambda: screened(dr.Chipkill(), fault, TABLE, 1), ValueError, "ddr5", "ddr2-2012")
+    plain, flips = (one.sample(SPACE, seed=1) for one in (dr.MemoryFault("row"), dr.BitFlip(1e-4)))
+    refuses(lambda: screened(chipkill, plain, TABLE, 1), ValueError, "ddr2-2012", "ddr5")
+    assert screened(chipkill, flips, TABLE, 1).remaining.bits < flips.bits
 
 
 def test_refusals():
@@ -74,6 +77,7 @@ def test_refusals():
     refuses(lambda: dr.MemoryFault(memory="hbm4", fit=only_ranks), ValueError, "fit")
     refuses(lambda: dr.memory("ddr5").fit_per_mbit("80GB"), ValueError, "ddr5")
     refuses(lambda: dr.memory("hbm4").fit_per_mbit(0), ValueError, "capacity", 0)
+    refuses(lambda: dr.memory("hbm4").fit_per_mbit("much"), ValueError, "capacity", "'much'")
     refuses(lambda: dr.memory("hbm4").fit_per_mbit(), TypeError, "capacity")
     refuses(lambda: dr.MemoryFault(memory="hbm4"), ValueError, "hbm4", "rates by mode")
     refuses(lambda: dr.MemoryFault("ranks", memory="hbm4"), ValueError, "ranks", "hbm4")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 LETTERS = 400  # of an alternative text at most: a screen reader cannot stop in it
 _POINTS = 400  # of a figure at most, with words of their own
@@ -42,12 +43,11 @@ def points(figure: "Figure") -> list[list[float | str]]:
     for ax in figure.axes:
         if _is_map(ax) or ax.get_label() == "<colorbar>":
             continue
-        value_axis = 0 if _names(ax.yaxis) is not None else 1
-        for name, values in _drawn(ax).items():
-            shares = figure.transFigure.inverted().transform(ax.transData.transform(values))
-            for (x, y), point in zip(shares.tolist(), values.tolist(), strict=True):
+        for name, drawn in _drawn(ax).items():
+            shares = figure.transFigure.inverted().transform(ax.transData.transform(drawn[:, :2]))
+            for (x, y), (*point, value) in zip(shares.tolist(), drawn.tolist(), strict=True):
                 if 0 <= x <= 1 and 0 <= y <= 1:
-                    words = f"{f'{name}: ' if name else ''}{_number(point[value_axis])} at {_place(ax, *point)}"
+                    words = f"{f'{name}: ' if name else ''}{_number(value)} at {_place(ax, *point)}"
                     rows.append([round(x, 4), round(1 - y, 4), words])
     return rows if len(rows) <= _POINTS else []
 
@@ -77,26 +77,31 @@ def _series(ax: "Axes") -> dict[str | None, tuple[np.ndarray, list[str]]]:
     """Name -> values and where they are, in the order of the horizontal axis; series without a name are one, under None."""
     if _is_map(ax):
         return _rows_of_map(ax)
-    named_rows = _names(ax.yaxis) is not None
     return {
-        name: (points[:, 0 if named_rows else 1], [_place(ax, x, y) for x, y in points])
-        for name, points in _drawn(ax).items()
+        name: (points[:, 2], [_place(ax, x, y) for x, y, _ in points.tolist()]) for name, points in _drawn(ax).items()
     }
 
 
 def _drawn(ax: "Axes") -> dict[str | None, np.ndarray]:
-    """Name -> points [n, 2] of curves and bars, from left to right; those without a name are under None."""
-    lines = []
+    """Name -> points [n, 3] of curves, marks and bars, from left to right: their place, and the value. That of a bar is its
+    length, also where it begins at another's end. Those without a name are under None; guides have neither name nor marks."""
+    value_axis, lines = 0 if _names(ax.yaxis) is not None else 1, []
     for part in ax.containers:
         if isinstance(part, ErrorbarContainer) and part.lines[0] is not None:
-            lines.append((part.get_label(), part.lines[0].get_xydata()))
+            lines.append((part.get_label(), _with_values(part.lines[0], value_axis)))
         elif isinstance(part, BarContainer):
-            across, along = (1.0, 0.5) if part.orientation == "horizontal" else (0.5, 1.0)
+            lies = part.orientation == "horizontal"
+            across, along = (1.0, 0.5) if lies else (0.5, 1.0)
             ends = [
                 (bar.get_x() + across * bar.get_width(), bar.get_y() + along * bar.get_height()) for bar in part.patches
             ]
-            lines.append((part.get_label(), np.reshape(ends, (-1, 2))))
-    lines += [(line.get_label(), line.get_xydata()) for line in ax.lines if not str(line.get_label()).startswith("_")]
+            lengths = [bar.get_width() if lies else bar.get_height() for bar in part.patches]
+            lines.append((part.get_label(), np.column_stack((np.reshape(ends, (-1, 2)), lengths))))
+    of_bars = {id(part.lines[0]) for part in ax.containers if isinstance(part, ErrorbarContainer)}
+    for line in ax.lines:
+        named = not str(line.get_label()).startswith("_")
+        if named or (line.get_marker() not in (None, "", " ", "None", "none") and id(line) not in of_bars):
+            lines.append((line.get_label(), _with_values(line, value_axis)))
     merged: dict[str | None, list[np.ndarray]] = {}
     for label, points in lines:
         name = None if not label or str(label).startswith("_") else " ".join(str(label).split())
@@ -107,6 +112,11 @@ def _drawn(ax: "Axes") -> dict[str | None, np.ndarray]:
         if len(points := np.concatenate(parts)):
             series[name] = points[np.argsort(points[:, 0], kind="stable")]
     return series
+
+
+def _with_values(line: "Line2D", value_axis: int) -> np.ndarray:
+    points = np.asarray(line.get_xydata(), float)
+    return np.column_stack((points, points[:, value_axis]))
 
 
 def _is_map(ax: "Axes") -> bool:
