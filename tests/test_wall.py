@@ -79,9 +79,9 @@ def test_stubs_are_written_from_the_table():
 
 # Lines that one owns with an entry point, at most; they may fall.
 DOORS = {
-    "inject": (["injection.inject"], 5_473),
-    "Evaluator": (["evaluation.evaluator"], 12_260),
-    "Campaign": (["campaign.campaign"], 18_112),
+    "inject": (["injection.inject"], 5_476),
+    "Evaluator": (["evaluation.evaluator"], 12_272),
+    "Campaign": (["campaign.campaign"], 18_124),
     "everyday": (
         [
             *("campaign.campaign", "injection.bit_errors", "injection.rows"),
@@ -89,7 +89,7 @@ DOORS = {
             *("models.dlrm", "models.registry", "statistics.recovery", "training.load"),
             *("_extras.data.own_batches", "_extras.data.own_rows", "_extras.experiments.pvf"),
         ],
-        23_122,
+        23_134,
     ),
 }
 
@@ -103,4 +103,4 @@ def test_doors(door):
 
 def test_the_core_grows_only_by_a_line_of_its_own():
     """`CHANGELOG.md` says why, after `Core:`, and this number follows."""
-    assert lines(module for module in FILES if module.split(".")[0] == "drsrobust") <= 22_280
+    assert lines(module for module in FILES if module.split(".")[0] == "drsrobust") <= 22_292
