@@ -84,7 +84,8 @@ def _series(ax: "Axes") -> dict[str | None, tuple[np.ndarray, list[str]]]:
 
 def _drawn(ax: "Axes") -> dict[str | None, np.ndarray]:
     """Name -> points [n, 3] of curves, marks and bars, from left to right: their place, and the value. That of a bar is its
-    length, also where it begins at another's end. Those without a name are under None; guides have neither name nor marks."""
+    length, also where it begins at another's end. Those without a name are under None. Marks alone count where nothing else is
+    drawn, so that no arrow at a bound and no end of an interval does."""
     value_axis, lines = 0 if _names(ax.yaxis) is not None else 1, []
     for part in ax.containers:
         if isinstance(part, ErrorbarContainer) and part.lines[0] is not None:
@@ -97,11 +98,10 @@ def _drawn(ax: "Axes") -> dict[str | None, np.ndarray]:
             ]
             lengths = [bar.get_width() if lies else bar.get_height() for bar in part.patches]
             lines.append((part.get_label(), np.column_stack((np.reshape(ends, (-1, 2)), lengths))))
-    of_bars = {id(part.lines[0]) for part in ax.containers if isinstance(part, ErrorbarContainer)}
-    for line in ax.lines:
-        named = not str(line.get_label()).startswith("_")
-        if named or (line.get_marker() not in (None, "", " ", "None", "none") and id(line) not in of_bars):
-            lines.append((line.get_label(), _with_values(line, value_axis)))
+    named = [line for line in ax.lines if not str(line.get_label()).startswith("_")]
+    marks = [line for line in ax.lines if line.get_marker() not in (None, "", " ", "None", "none")]
+    for line in named or ([] if lines else marks):
+        lines.append((line.get_label(), _with_values(line, value_axis)))
     merged: dict[str | None, list[np.ndarray]] = {}
     for label, points in lines:
         name = None if not label or str(label).startswith("_") else " ".join(str(label).split())
