@@ -61,6 +61,10 @@ def test_against_plain_sets(window, of, monkeypatch):
                 limits |= dict.fromkeys(group, limits[condition] + size)
                 schedule._ask(int(condition == 1), limits[condition])
                 assert schedule.limit(condition) == limits[condition]
+        out += iter(lambda schedule=schedule: schedule.take(5), None)
+        for work in out:
+            schedule.add(finished(*work))
+        assert schedule.done and schedule.total == schedule.computed and schedule.conditions_done == 3
 
 
 @pytest.mark.parametrize(("age", "seconds"), [(0, SHORTEST_CHUNK), (100, 5), (1e6, LONGEST_CHUNK)])
