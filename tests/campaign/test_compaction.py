@@ -9,16 +9,15 @@ from random import Random
 import pyarrow.parquet as pq
 import pytest
 
-from drsrobust._processes import process_context
 from drsrobust.campaign import StoreError
-from tests.campaign.writer import store, trials
+from tests.campaign.writer import killed, store, trials
+from tests.refusals import refuses
 
 
 @pytest.fixture(autouse=True)
-def not_joined_while_written(request, monkeypatch):
+def not_joined_while_written(monkeypatch):
     """Most tests here make many chunks."""
-    if "joined_at" not in request.fixturenames:
-        monkeypatch.setattr("drsrobust.campaign.store.JOINED_CHUNKS", 1 << 30)
+    monkeypatch.setattr("drsrobust.campaign.store.JOINED_CHUNKS", 1 << 30)
 
 
 @pytest.fixture
@@ -29,6 +28,11 @@ def joined_at(monkeypatch):
 
 def chunks(folder):
     return sorted(path.name for path in Path(folder).glob("*.parquet"))
+
+
+def spans(folder):
+    """Condition, first and last trial of each chunk, by its name."""
+    return [tuple(map(int, name.split("-")[:3])) for name in chunks(folder)]
 
 
 def filled(folder, conditions=2, n=40, step=1):
@@ -50,14 +54,9 @@ def test_a_store_of_many_chunks_is_compacted_when_it_is_opened(tmp_path, monkeyp
     monkeypatch.setattr("drsrobust.campaign.store.MANY_CHUNKS", 10)
     with here.writing() as opened:
         assert (opened == keys).all()
-        with pytest.raises(StoreError, match="trial 7 of condition 1 is stored already"):
-            here.write(trials(1, [7]))
+        refuses(lambda: here.write(trials(1, [7])), StoreError, "trial 7 of condition 1 is stored already")
         here.write(trials(1, [500]))
-    assert [name[:23] for name in chunks(here.folder)] == [
-        "00000-00000000-00000044",
-        "00001-00000000-00000044",
-        "00001-00000500-00000500",
-    ]
+    assert spans(here.folder) == [(0, 0, 44), (1, 0, 44), (1, 500, 500)]
     again = here.read()
     assert again.slice(0, 90).equals(table) and len(again) == 91 and len(here.keys()) == 91
     assert here.trial(1, 7).equals(table.slice(52, 1))
@@ -80,11 +79,7 @@ def test_joined_chunks_hold_1024_trials_or_more(tmp_path, monkeypatch):
     with here.writing():
         here.compact()
         names = chunks(here.folder)
-        assert [name[:23] for name in names] == [
-            "00000-00000000-00000015",
-            "00000-00000016-00000031",
-            "00000-00000032-00000039",
-        ]
+        assert spans(here.folder) == [(0, 0, 15), (0, 16, 31), (0, 32, 39)]
         here.compact()
     assert chunks(here.folder) == names  # nothing more to join
 
@@ -159,14 +154,7 @@ def test_kill_9_while_a_writer_joins(tmp_path, joined_at):
     """At twelve moments: the stored trials are a beginning of all, each once, and the next writer goes on."""
     random, folder, stored = Random(4), tmp_path / "s", 0
     for _ in range(12):
-        child = process_context().Process(target=write_slowly, args=(folder,), daemon=True)
-        child.start()
-        end = time.monotonic() + 30
-        while len(chunks(folder)) < 3 and time.monotonic() < end:
-            time.sleep(0.005)
-        time.sleep(random.uniform(0, 0.15))
-        child.kill()
-        child.join()
+        killed(write_slowly, folder, when=lambda: len(chunks(folder)) >= 3, pause=random.uniform(0, 0.15))
         keys = store(folder).keys()
         assert len(keys) >= stored and (keys[:, 1] == range(len(keys))).all()
         stored = len(keys)
@@ -180,8 +168,7 @@ def test_a_damaged_chunk_is_not_joined(tmp_path):
     content[len(content) // 2] ^= 4
     path.write_bytes(content)
     before = chunks(here.folder)
-    with pytest.raises(StoreError, match="is damaged .* its trials are computed again"), here.writing():
-        pass
+    refuses(here.writing().__enter__, StoreError, f"{path.name} is damaged ", " its trials are computed again")
     assert chunks(here.folder) == before
 
 
@@ -201,17 +188,16 @@ def test_kill_9_while_it_is_compacted(tmp_path):
     random, cut = Random(3), 0
     for turn in range(12):
         here = filled(tmp_path / f"s{turn}", n=8)
-        table, before = here.read(), chunks(here.folder)
-        child = process_context().Process(target=compact, args=(here.folder, 0.004), daemon=True)
-        child.start()
-        end = time.monotonic() + 30
-        while chunks(here.folder) == before and time.monotonic() < end:
-            assert here.read().equals(table)
-        time.sleep(random.uniform(0, 0.05))
-        child.kill()
-        child.join()
+        table, before, seen = here.read(), chunks(here.folder), []
+
+        def begun(here=here, before=before, seen=seen):
+            seen.append(here.read())
+            return chunks(here.folder) != before
+
+        code = killed(compact, here.folder, 0.004, when=begun, pause=random.uniform(0, 0.05))
         left = chunks(here.folder)
-        cut += child.exitcode == -signal.SIGKILL and len(left) > 2
+        assert all(one.equals(table) for one in seen)
+        cut += code == -signal.SIGKILL and len(left) > 2
         assert left != before and here.read().equals(table)
         with here.writing():
             here.compact()

@@ -15,7 +15,9 @@ from torch import nn
 import drsrobust as dr
 from drsrobust.campaign import repeat
 from drsrobust.campaign.store import StoreError
+from drsrobust.campaign.table import stored_schema
 from drsrobust.evaluation import evaluator as evaluators
+from tests.refusals import refuses
 
 
 class Net(nn.Module):
@@ -86,36 +88,29 @@ def test_other_code_at_a_low_rate_is_refused(rows, file, tmp_path, monkeypatch, 
     pd.testing.assert_frame_equal(made(rows, tmp_path / "s", forward).table(), table)
 
 
+def trial(number, auc=0.8, reached=9, **other):
+    """A stored one, as far as it matters here."""
+    found = {"condition": 0, "trial": number, "outcome": "ok", "auc": auc, "logloss": 0.5, "rows_reached": reached}
+    return found | other
+
+
 def stored(*trials, metric=()):
-    names = [*repeat.HARM, *metric]
-    types = dict.fromkeys(names, pa.float64()) | {
-        "condition": pa.int64(), "trial": pa.int64(), "outcome": pa.string(), "rows_reached": pa.int64()
-    }  # fmt: skip
-    return pa.table({n: pa.array([t[i] for t in trials], types[n]) for i, n in enumerate(names)})
+    schema = stored_schema(metric)
+    return pa.Table.from_pylist(trials, pa.schema([schema.field(name) for name in (*repeat.HARM, *metric)]))
 
 
+TWO = trial(0), trial(1, 0.7)
+RAISED, UNKNOWN = {"auc": None, "logloss": None, "outcome": "raised"}, {"logloss": None, "condition": 1}
 CASES = {
-    "the largest loss": (
-        [(0, 0, "ok", 0.8, 0.5, 0), (0, 1, "ok", 0.7, 0.5, 9), (0, 2, "ok", 0.6, 0.5, 9)],
-        {0: [0, 2]},
-    ),
-    "no finite score": ([(0, 3, "ok", 0.1, 9.0, 9), (0, 4, "nonfinite", 0.8, 0.5, 1)], {0: [3, 4]}),
-    "a score, however bad, before none": (
-        [(0, 0, "ok", 0.8, 0.5, 0), (0, 1, "raised", None, None, 9), (0, 2, "nonfinite", 0.7, 0.6, 9)],
-        {0: [0, 2]},
-    ),
-    "the model raised": ([(0, 0, "ok", 0.8, 0.5, 5), (0, 1, "raised", None, None, 9)], {0: [0, 1]}),
-    "no row reached": ([(0, 0, "ok", 0.8, 0.5, 0), (0, 1, "ok", 0.8, 0.5, 0)], {0: [0]}),
-    "the first is the most harmed": ([(0, 0, "ok", 0.2, 0.5, 9), (0, 1, "ok", 0.8, 0.5, 9)], {0: [0]}),
-    "equal AUC: the log loss": (
-        [(2, 5, "ok", 0.8, 0.5, 9), (2, 6, "ok", 0.8, 0.6, 9), (2, 7, "ok", 0.8, 0.5, 9)],
-        {2: [5, 6]},
-    ),
-    "rows that nobody counts": ([(1, 0, "ok", 0.8, None, None), (1, 1, "ok", 0.7, None, None)], {1: [0, 1]}),
-    "several conditions": (
-        [(0, 0, "ok", 0.8, 0.5, 1), (0, 1, "ok", 0.7, 0.5, 1), (3, 0, "ok", 0.6, 0.5, 1), (3, 9, "ok", 0.8, 0.5, 1)],
-        {0: [0, 1], 3: [0]},
-    ),
+    "the largest loss": ([trial(0, reached=0), trial(1, 0.7), trial(2, 0.6)], {0: [0, 2]}),
+    "no finite score": ([trial(3, 0.1, logloss=9.0), trial(4, outcome="nonfinite", reached=1)], {0: [3, 4]}),
+    "a score before none": ([trial(0), trial(1, **RAISED), trial(2, 0.7, outcome="nonfinite")], {0: [0, 2]}),
+    "the model raised": ([trial(0, reached=5), trial(1, **RAISED)], {0: [0, 1]}),
+    "no row reached": ([trial(0, reached=0), trial(1, reached=0)], {0: [0]}),
+    "the first is the most harmed": ([trial(0, 0.2), trial(1)], {0: [0]}),
+    "equal AUC: the log loss": ([trial(5), trial(6, logloss=0.6), trial(7)], {0: [5, 6]}),
+    "rows that nobody counts": ([trial(0, 0.8, None, **UNKNOWN), trial(1, 0.7, None, **UNKNOWN)], {1: [0, 1]}),
+    "several conditions": ([*TWO, trial(0, 0.6, condition=3), trial(9, condition=3)], {0: [0, 1], 3: [0]}),
     "none": ([], {}),
 }
 
@@ -131,7 +126,7 @@ def test_the_trials_that_tell_most(case):
 
 
 def test_a_metric_counts_where_there_is_no_auc():
-    trials = [(0, n, "ok", None, None, 9, value) for n, value in enumerate((0.5, 0.5, 0.1, 0.5, 0.6))]
+    trials = [trial(n, None, logloss=None, ndcg=value) for n, value in enumerate((0.5, 0.5, 0.1, 0.5, 0.6))]
     assert repeat.trials_to_repeat(stored(*trials, metric=["ndcg"]), np.zeros(1, int)) == ([(0, 2)], [(0, 0)])
 
 
@@ -146,7 +141,7 @@ def test_later_trials_take_a_twentieth_of_the_time(monkeypatch):
     for name, value in {"time": clock, "_check_trial": check, "_differing": lambda made_by: ""}.items():
         monkeypatch.setattr(repeat, name, value)
     condition = SimpleNamespace(kind=(), error_model="", target="")
-    table = stored(*((number, 0, "ok", 0.8, 0.5, 9) for number in range(9)))
+    table = stored(*(trial(0, condition=number) for number in range(9)))
     repeats = repeat.Repeats(SimpleNamespace(made_by={}), None, [condition] * 9, table)
     repeats.begin()
     for now, n in ((0, 1), (39, 1), (40, 2), (100, 5), (1000, 9)):
@@ -156,27 +151,30 @@ def test_later_trials_take_a_twentieth_of_the_time(monkeypatch):
 
 
 def test_a_guard_that_no_stored_trial_shows_is_refused(rows, file, tmp_path):
-    rare = {"error": dr.BitFlip(1e-12)}
-    table = made(rows, tmp_path / "s", **rare).run(workers=1, progress=False)
-    assert (table["rows_reached"] == 0).all()
-    assert made(rows, tmp_path / "s", **rare).run(workers=1, progress=False).equals(table)
+    def run():
+        return made(rows, tmp_path / "s", error=dr.BitFlip(1e-12)).run(workers=1, progress=False)
+
+    table = run()
+    assert table["rows_reached"].tolist() == [0] * 120 and run().equals(table)
     file.write_text("9")
-    with pytest.raises(StoreError, match="a probe of all under none"):
-        made(rows, tmp_path / "s", **rare).run(workers=1, progress=False)
+    refuses(run, StoreError, "a probe of all under none")
     file.write_text("1e9")
-    assert made(rows, tmp_path / "s", **rare).run(workers=1, progress=False).equals(table)
+    assert run().equals(table)
 
 
 def test_tensors_are_probed_once_for_a_store(rows, file, tmp_path, monkeypatch):
     """And targets whose trials reach rows never."""
+
+    def run():
+        made(rows, tmp_path / "s", error=dr.FixedCount(5)).run(workers=1, progress=False)
+
+    run()
     probes = tmp_path / "s" / "probes.json"
-    made(rows, tmp_path / "s", error=dr.FixedCount(5)).run(workers=1, progress=False)
     assert json.loads(probes.read_text())["targets"] == {}
     monkeypatch.setattr(evaluators, "probe_tensors", lambda *_, **__: pytest.fail("they were probed again"))
-    made(rows, tmp_path / "s", error=dr.FixedCount(5)).run(workers=1, progress=False)
+    run()
     probes.write_text("{")  # what cannot be read is made again
-    with pytest.raises(pytest.fail.Exception):
-        made(rows, tmp_path / "s", error=dr.FixedCount(5)).run(workers=1, progress=False)
+    refuses(run, pytest.fail.Exception)
 
 
 def test_targeted_tensors_that_no_batch_reads_are_named(rows, file, tmp_path):

@@ -18,29 +18,6 @@ def finished(condition, trials, seconds=1.0):
     return pa.table(columns | {"auc": np.full(n, 0.8), "seconds": np.full(n, seconds)})
 
 
-def everything(schedule, size):
-    taken = []
-    while (work := schedule.take(size)) is not None:
-        taken.append(work)
-        schedule.add(finished(*work))
-    return taken
-
-
-def test_each_trial_once_condition_by_condition():
-    schedule = Schedule([[0, 2], [1]], 10)
-    schedule.add(finished(2, [0, 3, 9]))
-    schedule.add(finished(1, range(10)))
-    taken = everything(schedule, 4)
-    assert taken == [
-        Chunk(0, (0, 1, 2, 3)),
-        Chunk(0, (4, 5, 6, 7)),
-        Chunk(0, (8, 9)),
-        Chunk(2, (1, 2, 4, 5)),
-        Chunk(2, (6, 7, 8)),
-    ]
-    assert schedule.done and schedule.total == schedule.computed == 30 and schedule.conditions_done == 3
-
-
 @pytest.mark.parametrize("window", [1, 3, 4096])
 @pytest.mark.parametrize("of", [None, 1, 3])
 def test_against_plain_sets(window, of, monkeypatch):
@@ -84,6 +61,10 @@ def test_against_plain_sets(window, of, monkeypatch):
                 limits |= dict.fromkeys(group, limits[condition] + size)
                 schedule._ask(int(condition == 1), limits[condition])
                 assert schedule.limit(condition) == limits[condition]
+        out += iter(lambda schedule=schedule: schedule.take(5), None)
+        for work in out:
+            schedule.add(finished(*work))
+        assert schedule.done and schedule.total == schedule.computed and schedule.conditions_done == 3
 
 
 @pytest.mark.parametrize(("age", "seconds"), [(0, SHORTEST_CHUNK), (100, 5), (1e6, LONGEST_CHUNK)])
@@ -137,7 +118,6 @@ def test_conditions_and_time_left(monkeypatch):
 def test_a_batch_run_is_quiet(evaluator, tmp_path, monkeypatch, capsys):
     """Under papermill a line every half minute at most; with progress=False nothing at all."""
     monkeypatch.setenv("DRSROBUST_BATCH", "1")
-    Campaign(evaluator, errors=[BitFlip(1e-3)], trials=40, store=tmp_path / "s").run()
-    assert capsys.readouterr().err.count("\r") <= 3
-    Campaign(evaluator, errors=[BitFlip(1e-3)], trials=40, store=tmp_path / "t").run(progress=False)
-    assert capsys.readouterr().err == ""
+    for shown, lines in ((True, 3), (False, 0)):
+        Campaign(evaluator, errors=[BitFlip(1e-3)], trials=40, store=tmp_path / f"{lines}").run(progress=shown)
+        assert (said := capsys.readouterr().err).count("\r") <= lines and bool(said) == shown

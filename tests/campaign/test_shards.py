@@ -14,6 +14,7 @@ from drsrobust.evaluation import CoupledRowsError, Evaluator
 from drsrobust.injection import BitFlip
 from drsrobust.mitigation import WeightRange
 from tests.conftest import long_but
+from tests.refusals import refuses
 
 PLAIN = {"errors": [BitFlip(1e-4), BitFlip(1e-3)], "targets": ["embedding", "over_mlp"], "trials": 10}
 PLAIN["sampling"] = "plain"
@@ -30,20 +31,24 @@ def run_shards(evaluator, folder, n, **options):
     return [one.run(shard=(i, n), workers=1, progress=False) for i, one in enumerate(made)]
 
 
+def unmerged(whole, *said, of=None):
+    """The shards, or those of some folders, are refused."""
+    refuses(lambda: merge(whole, of), StoreError, *said)
+
+
 def chunks(folder):
     return sorted(path.name for path in folder.glob("*.parquet"))
 
 
-@pytest.fixture
-def expected(evaluator, tmp_path):
-    return campaign(evaluator, tmp_path / "one").run(workers=1, progress=False)
+@pytest.fixture(scope="module")
+def expected(trained, data, tmp_path_factory):
+    return campaign(Evaluator(trained, data.test), tmp_path_factory.mktemp("one") / "s").run(workers=1, progress=False)
 
 
 @pytest.mark.parametrize("n", [1, 3, 8])
 def test_the_table_is_that_of_one_process(n, evaluator, expected, tmp_path):
     tables = run_shards(evaluator, tmp_path / "s", n)
-    assert sorted(len(table) for table in tables) == sorted(4 * len(range(i, 10, n)) for i in range(n))
-    assert all((table["trial"] % n == i).all() for i, table in enumerate(tables))
+    assert [table["trial"].tolist() for table in tables] == [[*range(i, 10, n)] * 4 for i in range(n)]
     whole = campaign(evaluator, tmp_path / "s")
     pd.testing.assert_frame_equal(merge(whole), expected, check_exact=True)
     assert [name[:5] for name in chunks(tmp_path / "s")] == [f"0000{c}" for c in range(4)]
@@ -78,26 +83,21 @@ def test_finished_trials_are_never_computed_again(evaluator, expected, tmp_path,
 
 def test_what_must_not_be_merged(evaluator, tmp_path):
     whole, store = campaign(evaluator, tmp_path / "s"), tmp_path / "s"
-    with pytest.raises(StoreError, match="there are no shards next to"):
-        merge(whole)
+    unmerged(whole, "there are no shards next to")
     whole.run(shard="0/3", progress=False)
-    with pytest.raises(StoreError, match=r"1/3 lacks 12 trials \(as do shards 2/3\): 1, 4, 7 of .* in embedding; run"):
-        merge(whole)
+    unmerged(whole, "1/3 lacks 12 trials (as do shards 2/3): 1, 4, 7 of ", " in embedding; run")
     campaign(evaluator, tmp_path / "other", seed=1).run(shard=(1, 3), progress=False)
-    with pytest.raises(StoreError, match="holds the results of another campaign; they differ in seed"):
-        merge(whole, [*shard_folders(store), *shard_folders(tmp_path / "other")])
+    both = [*shard_folders(store), *shard_folders(tmp_path / "other")]
+    unmerged(whole, "holds the results of another campaign; they differ in seed", of=both)
     whole.run(shard=(1, 4), progress=False)
-    with pytest.raises(StoreError, match="shards of 3 and of 4 cannot be merged"):
-        merge(whole)
-    with pytest.raises(StoreError, match="holds no shard of a campaign"):
-        merge(whole, [tmp_path])
-    with pytest.raises(StoreError, match="shard-1-of-4 holds shard 1/4, not a whole campaign"):
-        campaign(evaluator, tmp_path / "s.shard-1-of-4")
-    edited(tmp_path / "s.shard-1-of-4", shard={"index": 4, "of": 4, "pilots": [0] * 4})
-    with pytest.raises(StoreError, match="s.shard-1-of-4 holds no shard of a campaign: "):
-        merge(whole, [tmp_path / "s.shard-1-of-4"])
-    with pytest.raises(StoreError, match="manifest.json is damaged, or is not of a campaign"):
-        whole.run(shard=(1, 4), progress=False)
+    unmerged(whole, "shards of 3 and of 4 cannot be merged")
+    unmerged(whole, "holds no shard of a campaign", of=[tmp_path])
+    folder = tmp_path / "s.shard-1-of-4"
+    refuses(lambda: campaign(evaluator, folder), StoreError, f"{folder} holds shard 1/4, not a whole campaign")
+    edited(folder, shard={"index": 4, "of": 4, "pilots": [0] * 4})
+    unmerged(whole, "s.shard-1-of-4 holds no shard of a campaign: ", of=[folder])
+    said = f"{folder}/manifest.json is damaged, or is not of a campaign"
+    refuses(lambda: whole.run(shard=(1, 4), progress=False), StoreError, said)
     assert not chunks(store)
 
 
@@ -106,10 +106,9 @@ def test_a_shard_that_is_written_to(evaluator, tmp_path, monkeypatch):
     whole = campaign(evaluator, tmp_path / "s")
     whole.run(shard=(0, 1), progress=False)
     with whole._of_shard(Shard(0, 1)).store.writing():
-        with pytest.raises(StoreError, match="shard-0-of-1 is in use: another process is writing to it"):
-            merge(campaign(evaluator, tmp_path / "s"))
-        with pytest.raises(StoreError, match="in use"):
-            campaign(evaluator, tmp_path / "s").run(shard=(0, 1))
+        again = campaign(evaluator, tmp_path / "s")
+        unmerged(again, "shard-0-of-1 is in use: another process is writing to it")
+        refuses(lambda: again.run(shard=(0, 1)), StoreError, "in use")
 
 
 def test_a_shard_that_needs_full_runs_makes_the_others_again(trained, data, tmp_path, monkeypatch):
@@ -126,8 +125,7 @@ def test_a_shard_that_needs_full_runs_makes_the_others_again(trained, data, tmp_
     with pytest.warns(UserWarning, match="all trials of this campaign are computed again, as full runs"):
         whole.run(shard=(1, 2), progress=False)
     assert full_run_of(shard_folders(tmp_path / "s")) == "rows are coupled"
-    with pytest.raises(StoreError, match="shard 1/2 in .* must be full runs .*, and shard 0/2 in .* had ended before"):
-        merge(whole)
+    unmerged(whole, "shard 1/2 in ", " must be full runs ", ", and shard 0/2 in ", " had ended before")
     other = campaign(Evaluator(trained, data.test), tmp_path / "s")
     with pytest.warns(UserWarning, match="reruns are full runs: rows are coupled"):
         other.run(shard=(0, 2), progress=False)
@@ -142,12 +140,10 @@ def edited(folder, **changed):
 
 def changed_copy(evaluator, folder, to, loss):
     """A copy of a shard's folder in which one AUC is another."""
-    shutil.copytree(folder, to)
+    shutil.copytree(folder, to, ignore=shutil.ignore_patterns("*.parquet"))
     shard = Shard.of_manifest(json.loads((to / "manifest.json").read_text())["shard"])
-    store = campaign(evaluator, to.parent / "unused")._of_shard(shard, to).store
-    table = store.read()
-    for chunk in to.glob("*.parquet"):
-        chunk.unlink()
+    good, store = (campaign(evaluator, to.parent / "unused")._of_shard(shard, place).store for place in (folder, to))
+    table = good.read()
     auc = table["auc"].to_pylist()
     auc[-1] -= loss
     table = table.set_column(table.column_names.index("auc"), "auc", [auc])
@@ -162,9 +158,8 @@ def test_copies_of_a_shard_with_different_results(order, evaluator, tmp_path):
     good, other = shard_folders(tmp_path / "s")
     changed_copy(evaluator, good, tmp_path / "bad", 1e-9)
     folders = [(good, tmp_path / "bad", other)[place] for place in order]
-    with pytest.raises(StoreError, match="trial 8 of condition 3 has other results in ") as caught:
-        merge(campaign(evaluator, tmp_path / "s"), folders)
-    assert str(good) in str(caught.value) and str(tmp_path / "bad") in str(caught.value)
+    said = "trial 8 of condition 3 has other results in ", good, tmp_path / "bad"
+    unmerged(campaign(evaluator, tmp_path / "s"), *said, of=folders)
     assert not chunks(tmp_path / "s")
 
 
@@ -175,8 +170,8 @@ def test_copies_of_a_shard_that_are_equal_or_incomplete(stale_first, evaluator, 
     stale, whole = tmp_path / "stale", campaign(evaluator, tmp_path / "s")
     first = shutil.copytree(tmp_path / "s.shard-0-of-2", stale)
     run_shards(evaluator, tmp_path / "s", 2)
-    folders = [first, *shard_folders(tmp_path / "s"), shutil.copytree(tmp_path / "s.shard-1-of-2", tmp_path / "again")]
-    folders += [str(folders[0])]  # one folder twice
+    again = shutil.copytree(tmp_path / "s.shard-1-of-2", tmp_path / "again")
+    folders = [first, *shard_folders(tmp_path / "s"), again, str(first)]  # one folder twice
     about = json.loads((folders[2] / "manifest.json").read_text())["about"]
     edited(folders[2], about=about | {"versions": about["versions"] | {"torch": "1.13.0"}})
     with pytest.warns(UserWarning, match=r"shard 1/2 in .* was made with other torch than .*; its results are taken"):
@@ -191,6 +186,5 @@ def test_a_refused_merge_keeps_what_was_merged(evaluator, tmp_path):
     before, (folder, other) = chunks(tmp_path / "s"), shard_folders(tmp_path / "s")
     shutil.rmtree(other)
     edited(folder, full_run="rows are coupled")
-    with pytest.raises(StoreError, match="shard 1/2 lacks 8 trials"):
-        merge(campaign(evaluator, tmp_path / "s", trials=4))
+    unmerged(campaign(evaluator, tmp_path / "s", trials=4), "shard 1/2 lacks 8 trials")
     assert chunks(tmp_path / "s") == before

@@ -14,13 +14,12 @@ import drsrobust as dr
 from drsrobust._locks import exclusive
 from drsrobust._processes import process_context
 from drsrobust.campaign import workers
+from tests.refusals import refuses
 
 GRID = {"errors": [dr.BitFlip(1e-3)], "targets": ["all", "embedding"], "trials": 4}
 
 
 class Harm:
-    """What an attacker pickles."""
-
     def __init__(self, path):
         self.path = path
 
@@ -82,8 +81,7 @@ def test_another_folder_in_its_place_is_not_read(batches, tmp_path, swap, said):
         shutil.copytree(spec.folder, tmp_path / "other")  # an attacker's copy
         (tmp_path / "other" / "model.pkl").write_bytes(harmful(tmp_path / "harm"))
         swap(spec.folder, tmp_path / "other")
-        with pytest.raises(PermissionError, match=said):
-            workers.unpacked(spec)
+        refuses(lambda: workers.unpacked(spec), PermissionError, said)
     assert not (tmp_path / "harm").exists()
     assert spec.folder.exists()  # what is not the campaign's is not deleted
     others = spec.folder if swap is replaced_by_folder else tmp_path / "other"

@@ -12,9 +12,9 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-import torch
 from torch import nn
 
+from drsrobust._processes import pool
 from drsrobust.campaign import Campaign, NotPicklable, WorkersDied
 from drsrobust.campaign import workers as running
 from drsrobust.campaign.progress import CampaignProgress
@@ -34,33 +34,35 @@ def campaign(evaluator, folder, **options):
     return Campaign(evaluator, store=folder, **(grid | options))
 
 
-@pytest.fixture
-def expected(evaluator, tmp_path):
-    return campaign(evaluator, tmp_path / "one").run(progress=False, workers=1)
+@pytest.fixture(scope="module")
+def alone(trained, data, tmp_path_factory):
+    runner = campaign(Evaluator(trained, data.test), tmp_path_factory.mktemp("alone") / "one")
+    runner.run(progress=False, workers=1)
+    return runner
 
 
 def same(table, expected):
     pd.testing.assert_frame_equal(table, expected, check_exact=True)
 
 
-def test_processes(evaluator, expected, tmp_path):
+def test_processes(evaluator, alone, tmp_path):
     """Two processes, after some trials were computed in this one."""
     campaign(evaluator, tmp_path / "s", trials=5).run(progress=False, workers=1)
     runner = campaign(evaluator, tmp_path / "s")
-    same(runner.run(progress=False, workers=2), expected)
+    same(runner.run(progress=False, workers=2), alone.table())
     assert not list(tmp_path.glob("s.workers*"))
     errors = runner.errors()
-    pd.testing.assert_frame_equal(errors, campaign(evaluator, tmp_path / "one").errors())
+    same(errors, alone.errors())
     assert errors.groupby(["error_model", "rate", "target", "trial"], dropna=False)["count"].sum().max() > 1
 
 
-def test_threads(evaluator, expected, tmp_path):
+def test_threads(evaluator, alone, tmp_path):
     """Each thread has a model of its own."""
     with ThreadPoolExecutor(2) as executor:
-        same(campaign(evaluator, tmp_path / "s").run(progress=False, executor=executor), expected)
+        same(campaign(evaluator, tmp_path / "s").run(progress=False, executor=executor), alone.table())
 
 
-def test_a_killed_process_is_replaced(evaluator, expected, tmp_path):
+def test_a_killed_process_is_replaced(evaluator, alone, tmp_path):
     """All workers are killed as soon as a first chunk is there."""
     killed = []
 
@@ -73,7 +75,7 @@ def test_a_killed_process_is_replaced(evaluator, expected, tmp_path):
 
     assassin = threading.Thread(target=kill)
     assassin.start()
-    same(campaign(evaluator, tmp_path / "s").run(progress=False, workers=2), expected)
+    same(campaign(evaluator, tmp_path / "s").run(progress=False, workers=2), alone.table())
     assassin.join()
     assert killed
 
@@ -91,10 +93,10 @@ class RefusingOnce(ThreadPoolExecutor):
 
 
 @pytest.mark.long
-def test_a_chunk_that_a_broken_pool_refuses_is_not_lost(evaluator, expected, tmp_path, monkeypatch):
+def test_a_chunk_that_a_broken_pool_refuses_is_not_lost(evaluator, alone, tmp_path, monkeypatch):
     pools = [RefusingOnce(2), ThreadPoolExecutor(2)]
     monkeypatch.setattr(running, "pool", lambda workers: pools.pop(0))
-    same(campaign(evaluator, tmp_path / "s").run(progress=False, workers=2), expected)
+    same(campaign(evaluator, tmp_path / "s").run(progress=False, workers=2), alone.table())
     assert not pools
 
 
@@ -109,13 +111,12 @@ def _die(order, work):
     os._exit(1)
 
 
-def test_workers_that_return_nothing_for_long_are_named(evaluator, expected, tmp_path, monkeypatch):
+def test_workers_that_return_nothing_for_long_are_named(evaluator, alone, tmp_path, monkeypatch):
     """Nothing is ended: the table is whole."""
-    names = {"SILENT_SECONDS": 0.3, "ASK_SECONDS": 0.02, "run_chunk": _late}
-    for name, value in names.items():
+    for name, value in {"SILENT_SECONDS": 0.3, "ASK_SECONDS": 0.02, "run_chunk": _late}.items():
         monkeypatch.setattr(running, name, value)
     with ThreadPoolExecutor(1) as executor, pytest.warns(UserWarning, match=r"for: trials \d to \d+ of \w+\(.* in "):
-        same(campaign(evaluator, tmp_path / "s").run(progress=False, executor=executor), expected)
+        same(campaign(evaluator, tmp_path / "s").run(progress=False, executor=executor), alone.table())
 
 
 def _late(order, work, real=running.run_chunk):
@@ -126,8 +127,7 @@ def _late(order, work, real=running.run_chunk):
 
 def test_how_many_workers_an_executor_has():
     nthreads = {"tcp://a": 2, "tcp://b": 1}
-    client = SimpleNamespace(nthreads=lambda: nthreads)
-    dask = SimpleNamespace(_client=client)
+    dask = SimpleNamespace(_client=SimpleNamespace(nthreads=lambda: nthreads))
     assert running._workers_of(dask) == 3
     nthreads.clear()
     assert running._workers_of(dask) == 1  # until a worker comes
@@ -155,26 +155,27 @@ class Unpicklable(Tower):
 
 
 def test_a_foreign_model(data, tmp_path):
-    torch.manual_seed(0)
-    model = Tower(len(data.schema.dense))
-    grid = {"errors": [BitFlip(1e-3)], "targets": ["all", "top"], "trials": 6}
-    alone = Evaluator(model, data.test)
-    expected = Campaign(alone, store=tmp_path / "one", **grid).run(progress=False)
-    same(Campaign(alone, store=tmp_path / "two", **grid).run(progress=False, workers=2), expected)
-    locked = Unpicklable(len(data.schema.dense))
+    n = len(data.schema.dense)
+    model, locked = Tower(n), Unpicklable(n)
     locked.load_state_dict(model.state_dict())
+
+    def run(model, store, factory=None, **how):
+        evaluator = Evaluator(model, data.test, factory=factory)
+        grid = {"errors": [BitFlip(1e-3)], "targets": ["all", "top"], "trials": 6}
+        return Campaign(evaluator, store=tmp_path / store, **grid).run(progress=False, **how)
+
     with pytest.raises(NotPicklable, match=r"workers cannot make this Unpicklable \(.*lock.*\); pass a function that"):
-        Campaign(Evaluator(locked, data.test), store=tmp_path / "s", **grid).run(progress=False, workers=2)
-    evaluator = Evaluator(locked, data.test, factory=partial(Unpicklable, len(data.schema.dense)))
-    found = Campaign(evaluator, store=tmp_path / "s", **grid).run(progress=False, workers=2)
-    same(found, Campaign(evaluator, store=tmp_path / "three", **grid).run(progress=False, workers=1))
+        run(locked, "s", workers=2)
+    factory = partial(Unpicklable, n)
+    with pool(1) as executor:
+        same(run(model, "two", executor=executor), run(model, "one", workers=1))
+        same(run(locked, "s", factory, executor=executor), run(locked, "three", factory, workers=1))
     for factory, said in (
-        (partial(Tower, len(data.schema.dense), width=4), "the factory made another model: hidden.* should be"),
+        (partial(Tower, n, width=4), "the factory made another model: hidden.* should be"),
         (partial(nn.Linear, 3, 3), "the factory made another model: tensors .* are not in both"),
     ):
-        wrong = Evaluator(model, data.test, factory=factory)
         with pytest.raises(RuntimeError, match=said), ThreadPoolExecutor(1) as executor:
-            Campaign(wrong, store=tmp_path / "t", **grid).run(progress=False, executor=executor)
+            run(model, "t", factory, executor=executor)
 
 
 @pytest.fixture
@@ -187,7 +188,7 @@ def hurried(monkeypatch):
 
 
 @pytest.mark.long
-def test_long_campaigns_move_to_processes(evaluator, expected, tmp_path, monkeypatch, hurried):
+def test_long_campaigns_move_to_processes(evaluator, alone, tmp_path, monkeypatch, hurried):
     """The rest is computed by as many processes as there are cores."""
     moved, real = [], running.run_in_processes
 
@@ -196,8 +197,8 @@ def test_long_campaigns_move_to_processes(evaluator, expected, tmp_path, monkeyp
         real(schedule, order, workers, *others)
 
     monkeypatch.setattr("drsrobust.campaign.stored_trials.run_in_processes", noted)
-    same(campaign(evaluator, tmp_path / "s").run(progress=False), expected)
-    assert len(moved) == 1 and moved[0][0] == 2 and 0 < moved[0][1] < len(expected)
+    same(campaign(evaluator, tmp_path / "s").run(progress=False), alone.table())
+    assert len(moved) == 1 and moved[0][0] == 2 and 0 < moved[0][1] < len(alone.table())
 
 
 def test_a_model_that_cannot_move_stays_and_says_so(data, tmp_path, monkeypatch, hurried):
@@ -209,7 +210,7 @@ def test_a_model_that_cannot_move_stays_and_says_so(data, tmp_path, monkeypatch,
 
 
 @pytest.mark.long
-def test_an_interrupt_keeps_what_is_finished(evaluator, expected, tmp_path, monkeypatch):
+def test_an_interrupt_keeps_what_is_finished(evaluator, alone, tmp_path, monkeypatch):
     """Ctrl-C while workers compute: chunks that came are stored, no process is left, the next run goes on."""
     updates = iter(range(1000))
 
@@ -223,5 +224,5 @@ def test_an_interrupt_keeps_what_is_finished(evaluator, expected, tmp_path, monk
     assert not multiprocessing.active_children() and not list(tmp_path.glob("s.workers*"))
     monkeypatch.undo()
     there = len(campaign(evaluator, tmp_path / "s").table())
-    assert 0 < there < len(expected)
-    same(campaign(evaluator, tmp_path / "s").run(progress=False, workers=1), expected)
+    assert 0 < there < len(alone.table())
+    same(campaign(evaluator, tmp_path / "s").run(progress=False, workers=1), alone.table())

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from drsrobust.campaign.store import Store
 from drsrobust.campaign.table import BIT_COUNT, SCHEMA, chunk, stored_schema
+from tests.processes import start
 
 CONDITIONS, TRIALS = 4, 600
 
@@ -34,8 +35,18 @@ def row(condition, trial):
 
 
 def trials(condition, numbers):
-    """A chunk of them."""
     return chunk(condition, [row(condition, trial) for trial in numbers], stored_schema(["gauc"]))
+
+
+def killed(run, *arguments, when, pause):
+    """A process that calls a function, and is killed a while after something has come true; its exit code."""
+    child, end = start(run, *arguments), time.monotonic() + 60
+    while child.is_alive() and not when() and time.monotonic() < end:
+        time.sleep(0.005)
+    time.sleep(pause)
+    child.kill()
+    child.join()
+    return child.exitcode
 
 
 def write_all(folder, seed, say, sync_seconds=0):

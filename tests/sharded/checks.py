@@ -19,7 +19,6 @@ from drsrobust.introspection.embedding_modules import torchrec
 from drsrobust.introspection.tensors import listed
 from drsrobust.mitigation import ECC, WeightRange
 from drsrobust.models import build_model, state_digest
-from tests.sharded.models import shard
 
 torchrec()
 from torchrec.modules.embedding_configs import EmbeddingConfig, PoolingType  # noqa: E402
@@ -34,6 +33,67 @@ ERRORS = (
 )
 
 
+KINDS = (
+    "table_wise",
+    "column_wise",
+    "row_wise",
+    "table_row_wise",
+    "table_column_wise",
+    "grid_shard",
+    "data_parallel",
+)
+
+
+def shard(model, kinds):
+    """A sharded copy of an unsharded model with the same weights; of each table `kinds` says how it is sharded."""
+    torchrec()
+    from torchrec.distributed import DistributedModelParallel
+    from torchrec.distributed.types import ShardingEnv
+
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    plan, sharders = _plan(model, kinds)
+    env = ShardingEnv.from_process_group(dist.group.WORLD)
+    sharded = DistributedModelParallel(model, device=torch.device("cpu"), plan=plan, sharders=sharders, env=env).eval()
+    load(sharded, state)
+    return sharded
+
+
+def _plan(model, kinds):
+    """A plan, and the sharders that follow it."""
+    from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+    from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
+    from torchrec.distributed.planner.types import ParameterConstraints
+    from torchrec.distributed.sharding_plan import get_default_sharders
+
+    class OnCpu(EmbeddingBagCollectionSharder):
+        """The stock sharder offers row-wise kinds for CUDA alone."""
+
+        def sharding_types(self, compute_device_type):
+            return list(KINDS)
+
+    sharders = [OnCpu()] + [s for s in get_default_sharders() if not isinstance(s, EmbeddingBagCollectionSharder)]
+    narrow = {kind: {"min_partition": 4} for kind in KINDS if "column" in kind or kind == "grid_shard"}
+    constraints = {
+        table: ParameterConstraints(sharding_types=[kind], **narrow.get(kind, {})) for table, kind in kinds.items()
+    }
+    world, local = dist.get_world_size(), int(os.environ["LOCAL_WORLD_SIZE"])
+    topology = Topology(world_size=world, local_world_size=local, compute_device="cpu")
+    planner = EmbeddingShardingPlanner(topology=topology, batch_size=2048, constraints=constraints)
+    return planner.collective_plan(model, sharders, dist.group.WORLD), sharders
+
+
+def load(sharded, state):
+    """Fills the shards, which DistributedModelParallel begins with random numbers, from the state of an unsharded model."""
+    with torch.no_grad():
+        for name, value in sharded.state_dict().items():
+            shards = value.local_shards() if hasattr(value, "local_shards") else ()
+            for part in shards:
+                (row, column), (rows, columns) = part.metadata.shard_offsets, part.metadata.shard_sizes
+                part.tensor.copy_(state[name][row : row + rows, column : column + columns])
+            if not shards and not hasattr(value, "local_shards"):
+                value.copy_(state[name])
+
+
 def rows(bag, n=400):
     """Rows with `bag` ids a feature."""
     random = np.random.default_rng(bag)
@@ -45,22 +105,26 @@ def rows(bag, n=400):
     return Schema(("a", "b", "c"), tuple(Feature(name, size, bag > 1) for name, size in sizes.items())), split
 
 
-def models(kind, schema):
+def models(kind, bag=1):
+    """A model, the same sharded, and rows."""
+    schema, split = rows(bag)
     plain = dlrm(schema)
     tables = plain.sparse_arch.embedding_bag_collection
-    for (
-        config
-    ) in tables.embedding_bag_configs():  # TorchRec 1.8 divides means of grid-sharded and mixed tables twice, or never
+    # TorchRec 1.8 divides means of grid-sharded and mixed tables twice, or never
+    for config in tables.embedding_bag_configs():
         config.pooling, tables.embedding_bags[config.name].mode = PoolingType.SUM, "sum"
+    kinds = ("row_wise", "column_wise", "data_parallel") if kind == MIXED else [kind] * 3
     names = [feature.name for feature in schema.features]
-    kinds = dict.fromkeys(names, kind)
-    if kind == MIXED:
-        kinds = dict(zip(names, ("row_wise", "column_wise", "data_parallel"), strict=True))
-    return plain, shard(copy.deepcopy(plain), kinds)
+    return plain, shard(copy.deepcopy(plain), dict(zip(names, kinds, strict=True))), split
+
+
+def evaluated(kind="table_wise"):
+    """A sharded model and its evaluator."""
+    _, sharded, split = models(kind)
+    return sharded, dr.Evaluator(sharded, split, output="logit")
 
 
 def dlrm(schema):
-    """An untrained DLRM."""
     torch.manual_seed(0)
     return build_model("dlrm", schema, std=0.3).eval()
 
@@ -71,8 +135,7 @@ def same(first, other):
 
 def compare(kind, bag):
     """How errors in a sharded model compare with the same in the unsharded one."""
-    schema, split = rows(bag)
-    plain, sharded = models(kind, schema)
+    plain, sharded, split = models(kind, bag)
     assert dr.components(plain).equals(dr.components(sharded))
     first = dist.get_rank() == 0  # one rank is enough for the unsharded model's scores
     here = dr.Evaluator(plain, split, output="logit") if first else None
@@ -87,8 +150,7 @@ def compare(kind, bag):
     cases = cases if bag == 1 else cases[:2]
     for error, target, protection in cases:
         with dr.inject(plain, error, target, seed=3, mitigation=protection) as expected:
-            wanted = here.run() if first else None
-            reads = [here.rerun(expected).rows_reached] if first else []
+            alone, reads = (here.run(), [here.rerun(expected).rows_reached]) if first else (None, [])
         with dr.inject(sharded, error, target, seed=3, mitigation=protection) as drawn:
             rerun, full = there.rerun(drawn), there.run()
             words = {e.name: (e.spread.whole() if e.spread else e.tensor).clone() for e in listed(sharded)}
@@ -101,9 +163,9 @@ def compare(kind, bag):
             case["words"] = all(torch.equal(_bits(e.tensor), _bits(words[e.name])) for e in listed(plain))
         if first:
             case["rerun"] = _same_scores(rerun.scores, full.scores)
-            case["equal"] = _same_scores(full.scores, wanted.scores)
+            case["equal"] = _same_scores(full.scores, alone.scores)
             case["scores"] = hashlib.sha256(full.scores).hexdigest()
-            case["near"] = np.allclose(full.scores, wanted.scores, rtol=1e-5, atol=1e-5, equal_nan=True)
+            case["near"] = np.allclose(full.scores, alone.scores, rtol=1e-5, atol=1e-5, equal_nan=True)
         facts[f"{error.label} in {target}, {protection and protection.name}"] = case
     return facts
 
@@ -123,9 +185,7 @@ def compare_all(cases):
 
 def held_by_ranks():
     """The words that each rank holds: all of the model, each once but for replicas, which each rank hits in its own."""
-    schema, split = rows(1)
-    _, sharded = models(MIXED, schema)
-    world, evaluator = dist.get_world_size(), dr.Evaluator(sharded, split, output="logit")
+    (sharded, evaluator), world = evaluated(MIXED), dist.get_world_size()
     spaces = [dr.resolve(sharded, dr.Rank(rank)) for rank in range(world)]
     held = {}
     for space in spaces:
@@ -157,21 +217,19 @@ def _negative(model):
 
 def campaign(kind, store, sampling=None):
     """A campaign's table on rank 0; the others get None."""
-    schema, split = rows(1)
-    plain, sharded = models(kind, schema)
-    evaluator = dr.Evaluator(sharded, split, output="logit")
+    sharded, evaluator = evaluated(kind)
     made = dr.Campaign(evaluator, **grid(sharded), sampling=sampling, store=store)
     table = made.run(progress=False)
     assert ("<td>rank 0</td>" in made._repr_html_()) is (table is None)  # where its trials are stored
     return table if table is None else (table, made.timings())
 
 
-def unsharded_campaign(store):
+def unsharded_campaign(store, sampling=None):
     """The same campaign in this process."""
     schema, split = rows(1)
     model = dlrm(schema)
-    made = dr.Campaign(dr.Evaluator(model, split, output="logit"), **grid(model), store=store)
-    return made.run(workers=1, progress=False)
+    evaluator = dr.Evaluator(model, split, output="logit")
+    return dr.Campaign(evaluator, **grid(model), sampling=sampling, store=store).run(workers=1, progress=False)
 
 
 def grid(model):
@@ -207,11 +265,11 @@ def fail_in_trial(store, how):
 
 def refused():
     """What a message must hold, and the message, of all that a sharded model is refused."""
-    schema, split = rows(1)
-    plain, sharded = models("table_wise", schema)
+    plain, sharded, split = models("table_wise")
     rank = dist.get_rank()
     evaluator = dr.Evaluator(sharded, split, output="logit")
-    grid_of = {"errors": [dr.BitFlip(1e-3)], "trials": 2}
+    flip = dr.BitFlip(1e-3)
+    grid_of = {"errors": [flip], "trials": 2}
     made = dr.Campaign(evaluator, **grid_of, store=f"{os.environ['DRSROBUST_CACHE']}/refused")
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
     unpooled = EmbeddingCollection([EmbeddingConfig(num_embeddings=8, embedding_dim=4, name="t", feature_names=["f"])])
@@ -231,10 +289,7 @@ def refused():
         (few, lambda: dr.Evaluator(sharded, split.head(60), output="logit")),
         ("target Rank(2): rank is 2; it must be from 0 to 1", lambda: dr.resolve(sharded, dr.Rank(2))),
         ("target Rank(0): the model is not sharded over ranks", lambda: dr.resolve(plain, dr.Rank(0))),
-        (
-            "while a sharded model runs",
-            lambda: dr.inject(sharded, grid_of["errors"][0], activations, seed=1).__enter__(),
-        ),
+        ("while a sharded model runs", lambda: dr.inject(sharded, flip, activations, seed=1).__enter__()),
         ("the optimizer's state of a sharded", lambda: dr.resolve(sharded, dr.OptimizerState(optimizer))),
         ("tables is a ShardedEmbeddingCollection; of sharded tables, only", lambda: dr.resolve(unpooled)),
         ("Linear is sharded over 2 ranks (weight, bias) in another way than TorchRec's", lambda: dr.resolve(other)),
@@ -243,13 +298,12 @@ def refused():
     ]
     messages = []
     for words, call in tries:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+        messages.append((words, ""))
+        with warnings.catch_warnings(action="ignore"):
+            try:
                 call()
-            messages.append((words, ""))
-        except (ValueError, RuntimeError) as error:
-            messages.append((words, str(error)))
+            except (ValueError, RuntimeError) as error:
+                messages[-1] = (words, str(error))
     return messages
 
 
@@ -267,11 +321,8 @@ def _other(labels, scores, golden_scores, users):
 
 def warnings_of_evaluator():
     """What an evaluator of a sharded model warns of."""
-    schema, split = rows(1)
-    _, sharded = models("table_wise", schema)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        dr.Evaluator(sharded, split, output="logit")
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        evaluated()
     return [str(warning.message) for warning in caught if warning.category is UserWarning]
 
 
@@ -286,15 +337,13 @@ def replicas():
 
 def coupled():
     """A model whose rows affect each other under errors: reruns become full runs on every rank."""
-    schema, split = rows(1)
-    _, sharded = models("table_wise", schema)
+    _, sharded, split = models("table_wise")
     inner = sharded._dmp_wrapped_module
     over = getattr(inner, "module", inner).over_arch
     plain_forward = over.forward
     over.forward = lambda features: plain_forward(features / features.abs().max().clamp(min=30.0) * 30.0)
     evaluator = dr.Evaluator(sharded, split, output="logit")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with dr.inject(sharded, dr.BitFlip(1.0, bits=(30,)), dr.Rows("t2", [5]), seed=2) as error_map:
-            evaluator.rerun(error_map)
+    errors = dr.inject(sharded, dr.BitFlip(1.0, bits=(30,)), dr.Rows("t2", [5]), seed=2)
+    with warnings.catch_warnings(action="ignore"), errors as error_map:
+        evaluator.rerun(error_map)
     return evaluator.full_run

@@ -16,12 +16,8 @@ TIMEOUT = timedelta(seconds=8)
 
 def run_ranks(world, function, *arguments, folder, timeout=90, hanging=(), limit=TIMEOUT, per_host=None):
     """Calls function(*arguments) on every rank; returns what each returned, or the text of what it raised, and its exit code.
-    Ranks that hang, as they should, are killed when the others have ended, as a launcher does.
-
-    Args:
-        limit: after which a collective of the group fails.
-        per_host: ranks that count as those of one host; None: all.
-    """
+    Ranks that hang, as they should, are killed when the others have ended, as a launcher does. A collective of the group fails
+    after `limit`; `per_host` ranks count as those of one host."""
     files = [Path(folder) / f"rank-{rank}-of-{world}" for rank in range(world)]
     meeting = (Path(folder) / f"meeting-{world}-{os.urandom(4).hex()}").as_uri()
     about = world, per_host or world, meeting, limit

@@ -1,4 +1,4 @@
-"""Settings, training, and checkpoints that are whole or refused."""
+"""Settings, training, FBGEMM's fused tables against plain PyTorch, and checkpoints that are whole or refused."""
 
 import json
 import sys
@@ -10,11 +10,14 @@ import pytest
 import torch
 
 from drsrobust._processes import threads
+from drsrobust.introspection.embedding_modules import torchrec
 from drsrobust.metrics import auc
 from drsrobust.models import build_model, padded_batches, score, state_digest
 from drsrobust.training import CheckpointError, Settings, default_settings, fit, load_model, read_checkpoint
 from drsrobust.training.fit import Epoch, last_epoch, warn_if_hardly_learned
+from drsrobust.training.fused import fused_tables
 from drsrobust_extras.data.load import load_dataset
+from tests.refusals import refuses
 
 MODULE = sys.modules["drsrobust.training.fit"]  # (the package has the function under this name)
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -83,7 +86,6 @@ def test_training_goes_on_while_the_loss_falls(data, monkeypatch):
     monkeypatch.setattr(MODULE, "auc", lambda *_: aucs.pop(0))
     monkeypatch.setattr(MODULE, "log_loss", lambda *_: losses.pop(0))
     aucs, losses = [0.6, 0.5, 0.5, 0.5, 0.7, 0.6, 0.6, 0.6], [0.6, 0.5, 0.4, 0.3, 0.4, 0.5, 0.6, 0.7]
-    torch.manual_seed(0)
     curve = fit(build_model("fm", data.schema), data, Settings(epochs=40, patience=2), progress=False)
     assert [epoch.valid_auc for epoch in curve] == [0.6, 0.5, 0.5, 0.5, 0.7, 0.6, 0.6]
 
@@ -100,12 +102,10 @@ def test_a_model_that_has_hardly_learned_warns(data, empty_cache):
 
 
 def test_divergence_raises(data):
-    torch.manual_seed(0)
     with pytest.raises(RuntimeError, match=r"epoch \d+, step \d+ of 2: the loss is nan"):
         fit(build_model("dlrm", data.schema), data, Settings(epochs=9, learning_rate=1e19), progress=False)
     one_class = replace(data, valid=data.valid.take(data.valid.labels == 1))
-    with pytest.raises(ValueError, match="both classes"):
-        fit(build_model("dlrm", data.schema), one_class, QUICK, progress=False)
+    refuses(lambda: fit(build_model("dlrm", data.schema), one_class, QUICK), ValueError, "both classes")
 
 
 def test_load_model_trains_once(data, empty_cache, monkeypatch):
@@ -116,6 +116,11 @@ def test_load_model_trains_once(data, empty_cache, monkeypatch):
     assert manifest["state"] == state_digest(first) and not first.training
     scores = score(first, padded_batches(data.test), len(data.test))
     assert manifest["test_auc"] == auc(data.test.labels, scores)
+    assert manifest["parameters"] == sum(p.numel() for p in first.parameters()) and 0.5 < manifest["test_ne"] < 1.5
+    (file,) = empty_cache.glob("checkpoints/*/curve.csv")
+    lines = file.read_text().splitlines()
+    assert lines[0] == "epoch,train_loss,valid_loss,valid_auc,valid_ne,seconds,cpu_seconds" and len(lines) == 3
+    assert np.allclose(list(map(float, lines[2].split(","))), list(manifest["curve"][1].values()))
     monkeypatch.setattr("drsrobust.training.load.fit", lambda *_, **__: pytest.fail("trained again"))
     assert state_digest(load_model("dlrm", data, settings=QUICK, progress=False)) == manifest["state"]
 
@@ -163,10 +168,9 @@ def test_another_checkpoint_in_its_place_is_refused(data, checkpoint, empty_cach
         load_model("dlrm", data, settings=other, progress=False)
 
 
-def test_training_rows_are_part_of_the_identity(data, empty_cache):
-    whole = load_model("dlrm", data, settings=QUICK, progress=False)
+def test_training_rows_are_part_of_the_identity(data, trained):
     few = load_model("dlrm", replace(data, train=data.train.head(600)), settings=QUICK, progress=False)
-    assert whole.manifest["state"] != few.manifest["state"]
+    assert trained.manifest["state"] != few.manifest["state"]
 
 
 @pytest.mark.parametrize(
@@ -188,8 +192,7 @@ def test_a_damaged_checkpoint_is_refused(data, checkpoint, damage, says):
 
 
 def test_no_checkpoint(tmp_path):
-    with pytest.raises(FileNotFoundError, match="there is no checkpoint"):
-        read_checkpoint(tmp_path)
+    refuses(lambda: read_checkpoint(tmp_path), FileNotFoundError, "there is no checkpoint")
 
 
 def test_dlrm_on_real_movielens(real_data):
@@ -212,8 +215,7 @@ REFUSED += [("table_optimizer", "rowwise"), ("precision", "float16")]
 
 @pytest.mark.parametrize(("name", "value"), REFUSED)
 def test_what_makes_no_sense_is_refused(name, value):
-    with pytest.raises(ValueError, match=f"{name}.*{value}"):
-        Settings(**{name: value})
+    refuses(lambda: Settings(**{name: value}), ValueError, name, value)
 
 
 def test_weight_decay_of_tables():
@@ -240,3 +242,94 @@ def test_the_cached_model_is_on_the_cpu(data, empty_cache):
     model = load_model("wide_deep", data, settings=Settings(epochs=1, batch_size=512), progress=False)
     assert model.manifest["device"] == "cuda" and {p.device.type for p in model.parameters()} == {"cpu"}
     assert np.isfinite(score(model, padded_batches(data.test), len(data.test))).all()
+
+
+def fused(optimizer, **more):
+    return Settings(epochs=2, batch_size=512, table_optimizer=optimizer, table_learning_rate=0.1, **more)
+
+
+def built(name, data):
+    torch.manual_seed(3)
+    return build_model(name, data.schema)
+
+
+def one_step(model, batch):
+    logits = model(dense_features=batch.dense_features, sparse_features=batch.sparse_features)
+    torch.nn.functional.binary_cross_entropy_with_logits(logits, batch.labels).backward()
+
+
+def tables(model):
+    return {
+        name: p.detach().clone() for name, p in model.named_parameters() if "embedding_bags" in name and p.shape[1] > 1
+    }
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad"])
+def test_steps_are_those_of_the_formula(data, optimizer):
+    """w -= rate * g; Adagrad: g / (sqrt(sum of g^2) + eps), row-wise with the mean of g^2 over the row. Single-hot features
+    are summed, genres are averaged: two kernels in one collection, and `genres` is not the last feature of the model."""
+    batches = [data.train.batch(slice(start, start + 300)) for start in (0, 300)]
+    plain, ours = built("dlrm", data), built("dlrm", data)
+    moment = {name: torch.zeros_like(table) for name, table in tables(plain).items()}
+    with fused_tables(ours, fused(optimizer)) as taken:
+        assert len(taken) == 1
+        for batch in batches:
+            plain.zero_grad()
+            one_step(plain, batch)
+            one_step(ours, batch)
+            with torch.no_grad():
+                for name, parameter in plain.named_parameters():
+                    if name not in moment:
+                        continue
+                    gradient = parameter.grad
+                    if optimizer == "sgd":
+                        parameter -= 0.1 * gradient
+                        continue
+                    square = gradient**2
+                    moment[name] += square.mean(dim=1, keepdim=True) if optimizer == "rowwise_adagrad" else square
+                    parameter -= 0.1 * gradient / (moment[name].sqrt() + 1e-8)
+    for name, table in tables(ours).items():
+        torch.testing.assert_close(table, tables(plain)[name], rtol=1e-5, atol=2e-5, msg=name)  # steps are 0.1 wide
+        assert (table != tables(built("dlrm", data))[name]).any()
+
+
+def test_look_ups_are_the_collections_own(data):
+    model, batch = built("dlrm", data).eval(), data.test.batch()
+    golden = model(batch.dense_features, batch.sparse_features)
+    with fused_tables(model, fused("sgd")):
+        torch.testing.assert_close(model(batch.dense_features, batch.sparse_features), golden)
+    assert torch.equal(model(batch.dense_features, batch.sparse_features), golden)
+    memories = {table.untyped_storage().data_ptr() for _, table in model.named_parameters()}
+    assert len(memories) == len(list(model.parameters()))  # each its own again
+
+
+def test_afterwards_the_collection_is_as_it_was(data):
+    model = built("dlrm", data)
+    before, parameters = state_digest(model), list(model.parameters())
+    with pytest.raises(ZeroDivisionError), fused_tables(model, fused("adagrad")):
+        raise ZeroDivisionError
+    assert state_digest(model) == before and all(a is b for a, b in zip(parameters, model.parameters(), strict=True))
+    assert "forward" not in vars(model.sparse_arch.embedding_bag_collection)
+
+
+def test_what_fbgemm_cannot_take_stays_with_adam(data):
+    """First-order weights are tables of width 1."""
+    model = built("wide_deep", data)
+    with fused_tables(model, fused("sgd")) as taken:
+        assert [one.collection for one in taken] == [model.embeddings]
+    with fused_tables(model, Settings()) as taken:
+        assert taken == []
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    curve = fit(model, data, fused("rowwise_adagrad"), progress=False)
+    assert all((parameter != before[name]).any() for name, parameter in model.named_parameters())
+    again = built("wide_deep", data)
+    assert fit(again, data, fused("rowwise_adagrad"), progress=False)[-1].train_loss < curve[0].train_loss
+    assert state_digest(again) == state_digest(model)  # training is repeatable
+
+
+def test_ids_that_no_table_has_are_refused(data):
+    model, batch = built("dlrm", data), data.train.batch(slice(0, 8))
+    jagged = batch.sparse_features
+    wrong = torchrec().KeyedJaggedTensor(keys=jagged.keys(), values=jagged.values() + 10**6, lengths=jagged.lengths())
+    with fused_tables(model, fused("sgd")), pytest.raises(RuntimeError):
+        model(batch.dense_features, wrong)

@@ -1,6 +1,5 @@
 """Killed training resumes where it stopped and ends with the same weights."""
 
-import json
 import os
 import signal
 import subprocess
@@ -9,7 +8,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -17,15 +15,13 @@ from drsrobust._locks import exclusive
 from drsrobust.models import build_model, state_digest
 from drsrobust.training import Settings, fit, load_model, load_models
 from drsrobust_extras.data.load import load_dataset
-from tests import processes
+from tests.campaign.writer import killed
+from tests.refusals import refuses
 
 MODULE = sys.modules["drsrobust.training.fit"]  # (the package has the function under this name)
-SETTINGS = {
-    "adam": Settings(epochs=4, batch_size=256, patience=2),
-    "fused": Settings(
-        epochs=4, batch_size=256, patience=2, table_optimizer="rowwise_adagrad", table_learning_rate=0.05
-    ),
-}
+FEW = {"epochs": 4, "batch_size": 256, "patience": 2}
+FUSED = {"table_optimizer": "rowwise_adagrad", "table_learning_rate": 0.05}
+SETTINGS = {"adam": Settings(**FEW), "fused": Settings(**FEW, **FUSED)}
 
 
 class Stopped(Exception):
@@ -37,9 +33,8 @@ def built(name, data):
     return build_model(name, data.schema)
 
 
-def stop_after(monkeypatch, saves):
-    """The run ends right after its n-th snapshot, which it takes at every step."""
-    monkeypatch.setattr(MODULE, "SAVE_EVERY", 0.0)
+def stopped_after(saves, name, data, settings, path):
+    """A run that ends right after its n-th snapshot, which it takes at every step."""
     save, count = MODULE.save_snapshot, iter(range(10**6))
 
     def stopping(*arguments):
@@ -47,22 +42,21 @@ def stop_after(monkeypatch, saves):
         if next(count) + 1 == saves:
             raise Stopped
 
-    monkeypatch.setattr(MODULE, "save_snapshot", stopping)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(MODULE, "SAVE_EVERY", 0.0)
+        patch.setattr(MODULE, "save_snapshot", stopping)
+        fit(built(name, data), data, settings, progress=False, snapshot=path)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("how", "saves"), [("adam", 1), ("fused", 19), ("adam", 20)]
-)  # within an epoch, at its last step, at its first
+# Within an epoch, at its last step, at its first.
+@pytest.mark.parametrize(("how", "saves"), [("adam", 1), ("fused", 19), ("adam", 20)])
 def test_resumed_at_any_step(data, tmp_path, monkeypatch, how, saves):
     """wide_deep has dropout and BatchNorm: random state and buffers count."""
     settings = SETTINGS[how]
     whole = built("wide_deep", data)
     curve = fit(whole, data, settings, progress=False)
-    stop_after(monkeypatch, saves)
-    with pytest.raises(Stopped):
-        fit(built("wide_deep", data), data, settings, progress=False, snapshot=tmp_path / "s")
-    monkeypatch.undo()
+    stopped_after(saves, "wide_deep", data, settings, tmp_path / "s")
     steps, step = [], MODULE.Trainer.step
     monkeypatch.setattr(MODULE.Trainer, "step", lambda *arguments: steps.append(1) or step(*arguments))
     again = built("wide_deep", data)
@@ -73,15 +67,11 @@ def test_resumed_at_any_step(data, tmp_path, monkeypatch, how, saves):
 
 
 @pytest.mark.long
-def test_damaged_snapshots_and_those_of_other_runs_are_ignored(data, tmp_path, monkeypatch):
-    settings = SETTINGS["adam"]
+def test_damaged_snapshots_and_those_of_other_runs_are_ignored(data, tmp_path):
+    settings, path = SETTINGS["adam"], tmp_path / "s"
     whole = built("dlrm", data)
     fit(whole, data, settings, progress=False)
-    stop_after(monkeypatch, 5)
-    path = tmp_path / "s"
-    with pytest.raises(Stopped):
-        fit(built("dlrm", data), data, settings, progress=False, snapshot=path)
-    monkeypatch.undo()
+    stopped_after(5, "dlrm", data, settings, path)
     content = path.read_bytes()
     for damaged in (content[:-1] + bytes([content[-1] ^ 1]), content[:100], b""):
         path.write_bytes(damaged)
@@ -95,7 +85,6 @@ def test_damaged_snapshots_and_those_of_other_runs_are_ignored(data, tmp_path, m
 
 
 def train_with_many_snapshots():
-    """In a process of its own."""
     MODULE.SAVE_EVERY = 0.0
     data = load_dataset("synthetic-movielens/full", rows=6000)
     load_model("dlrm", data, settings=Settings(epochs=4, batch_size=64, patience=4), progress=False)
@@ -103,32 +92,18 @@ def train_with_many_snapshots():
 
 @pytest.mark.long
 def test_killed_and_called_again(data, empty_cache):
-    settings = Settings(epochs=4, batch_size=64, patience=4)
-    child = processes.start(train_with_many_snapshots)
-    deadline = time.monotonic() + 60
-    while not list(empty_cache.glob("checkpoints/*.training/*.safetensors")) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    time.sleep(0.5)
-    child.kill()
-    child.join()
+    def snapshots():
+        return list(empty_cache.glob("checkpoints/*.training/*.safetensors"))
+
+    killed(train_with_many_snapshots, when=snapshots, pause=0.5)
     assert list(empty_cache.glob("checkpoints/*.training"))
+    settings = Settings(epochs=4, batch_size=64, patience=4)
     resumed = load_model("dlrm", data, settings=settings, progress=False)
     assert not list(empty_cache.glob("checkpoints/*.training"))
     whole = built("dlrm", data)
     curve = fit(whole, data, settings, progress=False)
     assert resumed.manifest["state"] == state_digest(whole)
     assert [epoch["valid_auc"] for epoch in resumed.manifest["curve"]] == [epoch.valid_auc for epoch in curve]
-
-
-def test_the_checkpoint_folder_holds_the_learning_curve(data, empty_cache):
-    model = load_model("dlrm", data, settings=Settings(epochs=2, batch_size=512), progress=False)
-    (file,) = empty_cache.glob("checkpoints/*/curve.csv")
-    lines = file.read_text().splitlines()
-    assert lines[0] == "epoch,train_loss,valid_loss,valid_auc,valid_ne,seconds,cpu_seconds" and len(lines) == 3
-    assert np.allclose(list(map(float, lines[2].split(","))), list(model.manifest["curve"][1].values()))
-    manifest = json.loads((file.parent / "manifest.json").read_text())
-    assert manifest["parameters"] == sum(p.numel() for p in model.parameters())
-    assert 0.5 < manifest["test_ne"] < 1.5
 
 
 SCRIPT = """
@@ -152,9 +127,8 @@ def test_the_same_weights_as_one_after_another(tmp_path, monkeypatch):
     found = {}
     for workers in (1, 2):
         monkeypatch.setenv("DRSROBUST_CACHE", str(tmp_path / f"cache-{workers}"))
-        models = load_models(
-            requests(load_dataset("synthetic-movielens/full", rows=3000)), workers=workers, progress=False
-        )
+        few = load_dataset("synthetic-movielens/full", rows=3000)
+        models = load_models(requests(few), workers=workers, progress=False)
         assert [model.manifest["model"] for model in models] == ["wide_deep", "dlrm", "wide_deep"]
         found[workers] = [state_digest(model) for model in models]
         folders = {path.name for path in (tmp_path / f"cache-{workers}" / "checkpoints").iterdir() if path.is_dir()}
@@ -162,27 +136,22 @@ def test_the_same_weights_as_one_after_another(tmp_path, monkeypatch):
     assert found[1] == found[2]
 
 
-def test_what_is_there_needs_no_process(data, trained, monkeypatch):
+def test_what_starts_no_process(data, trained, monkeypatch):
+    """Models that are there; and other rows than the cached ones, since a worker maps the folder of the data: it would train on
+    rows that were not meant."""
     monkeypatch.setattr("drsrobust.training.load.pool", lambda *_: pytest.fail("processes were started"))
     settings = Settings(epochs=2, batch_size=512)
-    (model,) = load_models([{"name": "dlrm", "data": data, "settings": settings}], workers=2, progress=False)
-    assert state_digest(model) == state_digest(trained)
-
-
-def test_other_rows_than_the_cached_ones_are_trained_on_here(empty_cache, monkeypatch):
-    """A worker maps the folder of the data: it would train on rows that were not meant."""
-    monkeypatch.setattr("drsrobust.training.load.pool", lambda *_: pytest.fail("processes were started"))
-    data = load_dataset("synthetic-movielens/full", rows=3000)
-    models = load_models(requests(replace(data, train=data.train.head(1000))), workers=2, progress=False)
-    assert len(models) == 3
+    load_model("fm", data, settings=settings, progress=False)
+    there = [{"name": name, "data": data, "settings": settings} for name in ("fm", "dlrm")]
+    assert state_digest(load_models(there, workers=2, progress=False)[1]) == state_digest(trained)
+    few = replace(data, train=data.train.head(1000))
+    assert len(load_models(requests(few), workers=2, progress=False)) == 3
 
 
 def test_wrong_requests(data):
-    for wrong, says in (({"name": "dlrm"}, "'data'"), ({"name": "dlrm", "data": data, "epochs": 3}, "'epochs'")):
-        with pytest.raises(TypeError, match=says):
-            load_models([wrong])
-    with pytest.raises(ValueError, match="requests"):
-        load_models([])
+    refuses(lambda: load_models([{"name": "dlrm"}]), TypeError, "'data'")
+    refuses(lambda: load_models([{"name": "dlrm", "data": data, "epochs": 3}]), TypeError, "'epochs'")
+    refuses(lambda: load_models([]), ValueError, "requests")
 
 
 def about(pid):
