@@ -172,6 +172,7 @@ def test_margin_moves_outwards(data):
 def test_outputs_that_are_written_to_afterwards():
     """What is learnt is what the place gives, not what an activation in place makes of it."""
     model, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(inplace=True), nn.Linear(8, 1)), torch.randn(256, 4)
+    nn.init.constant_(model[0].bias, -2.0)  # the largest outputs are negative: after the activation they would be 0
     rows = from_batches([(x, torch.arange(256.0) % 2)])
     for options in ({}, {"quantile": 1.0}):
         clip = ActivationClipping.fit(
