@@ -72,6 +72,7 @@ CASES = [
     *[(lambda prior=prior: NaNGuard(prior), "prior", prior) for prior in (0, 1, 1.5, -0.1)],
     (lambda: NaNGuard(value=NAN), "value", NAN),
     (lambda: NaNGuard(0.5).on(["0.weight"]), "confined", "0.weight"),
+    (lambda: ECC(16), "data_bits", 16),
     (lambda: ECC(64, "restored"), "restored", "restore"),
     (drawn_elsewhere, "weight", [10, 16]),
     *[(lambda bits=bits: SECDED(bits), "data_bits", bits) for bits in (0, 65, True, 3.0)],
