@@ -237,7 +237,7 @@ def sample(model, memories, seed, occurrence=0):
         return _critical(model, memories, places, reached, seed, occurrence)
     drawn.n_sites, drawn.n_events = len(places), len(reached)
     for place, arrival in reached.items():
-        _EFFECTS[kind](model, drawn, places[place], lambda words, arrival=arrival: ticking.brought(arrival, words))
+        _EFFECTS[kind](model, drawn, lambda words, arrival=arrival: ticking.brought(arrival, words), *places[place])
     return drawn
 
 
@@ -282,38 +282,32 @@ def _sum(model, memories, seed, occurrence):
     return drawn
 
 
-def _flip(model, drawn, place, brought):
-    memory, word, bit = place
+def _flip(model, drawn, brought, memory, word, bit):
     drawn.flip(memory, word, [bit])
 
 
-def _stuck(model, drawn, place, brought):
-    memory, word, bit = place
+def _stuck(model, drawn, brought, memory, word, bit):
     if memory.words[word] >> bit & 1 != model.value:
         drawn.flip(memory, word, [bit])
 
 
-def _burst(model, drawn, place, brought):
-    memory, word, bit = place
+def _burst(model, drawn, brought, memory, word, bit):
     run = next(run for run in memory.runs if word in run)
     behind = [(w, b) for w in run for b in memory.eligible() if (w, b) >= (word, bit)]
     for w, b in behind[: model.length]:
         drawn.flip(memory, w, [b])
 
 
-def _multi_bit(model, drawn, place, brought):
-    memory, word = place
+def _multi_bit(model, drawn, brought, memory, word):
     drawn.flip(memory, word, some_of(memory.eligible(), brought(model.bits_per_word)))
 
 
-def _random_word(model, drawn, place, brought):
-    memory, word = place
+def _random_word(model, drawn, brought, memory, word):
     (value,) = brought(1)
     drawn.flip(memory, word, [bit for bit in memory.eligible() if value >> bit & 1])
 
 
-def _random_value(model, drawn, place, brought):
-    memory, word = place
+def _random_value(model, drawn, brought, memory, word):
     (value,) = brought(1)
     if memory.form in FLOATS:
         share = (value >> 11) * 2.0**-53
@@ -324,8 +318,7 @@ def _random_value(model, drawn, place, brought):
     drawn.flip(memory, word, [bit for bit in memory.eligible() if (new ^ memory.words[word]) >> bit & 1])
 
 
-def _row(model, drawn, place, brought):
-    memory, row = place
+def _row(model, drawn, brought, memory, row):
     bits, wide = 8 * model.row_bytes, width(memory.form)
     for number, value in enumerate(brought(bits)):
         word, bit = divmod(row * bits + number, wide)
@@ -369,18 +362,6 @@ def some_of(bits, values):
 
 
 def encoded(value, form):
-    """The word of a number: rounded to float32 (but for float64), then to the format, ties to even."""
-    if form == "float64":
-        return struct.unpack("<Q", struct.pack("<d", value))[0]
-    value = struct.unpack("<f", struct.pack("<f", value))[0]
-    if form == "float32":
-        return struct.unpack("<I", struct.pack("<f", value))[0]
-    if form == "float16":
-        return struct.unpack("<H", struct.pack("<e", value))[0]
-    exponent_bits, mantissa_bits = FLOATS[form]
-    bias = 2 ** (exponent_bits - 1) - 1
-    exponent = max(math.frexp(value)[1] - 1, 1 - bias) if value else 1 - bias
-    units = round(abs(value) / 2.0 ** (exponent - mantissa_bits))  # of the last place
-    # With the hidden one counted in, a carry runs into the exponent by itself.
-    word = units + (exponent + bias - 1 << mantissa_bits)
-    return word | (math.copysign(1, value) < 0) << width(form) - 1
+    """The word of a number, rounded by PyTorch to float32 (but for float64), then to the format, ties to even."""
+    first = torch.float64 if form == "float64" else torch.float32
+    return raw(torch.tensor([value], dtype=first).to(getattr(torch, form)))[0]

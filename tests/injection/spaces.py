@@ -44,6 +44,18 @@ def small():
     return model
 
 
+class Mixed(nn.Module):
+    """Several widths, a buffer, an empty and a tied tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.b = nn.Parameter(torch.zeros(2, 3))
+        self.a = nn.Parameter(torch.zeros(4, dtype=torch.float16))
+        self.empty = nn.Parameter(torch.zeros(0, 5))
+        self.tied = self.b
+        self.register_buffer("codes", torch.zeros(5, dtype=torch.uint8))
+
+
 class Mlp(nn.Module):
     """Two embeddings in a ModuleDict, and an MLP with batch normalisation."""
 

@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy.stats import chisquare
 from torch import nn
 
 import drsrobust as dr
@@ -17,10 +16,14 @@ from tests.conftest import long_but
 from tests.injection.spaces import filled, holder, space_of
 
 
-def shared_space():
-    """Words of three widths, of one tensor some rows."""
-    model = holder(a=filled("float16", (5, 3), 1), b=filled("float32", (4, 2), 2), c=filled("uint8", (7,), 3))
-    return resolve(model, dr.Rows("b", [0, 1, 3]) | "a" | "c")
+def shared_space(copies):
+    """Words of three widths, of one tensor some rows, several times: one draw of them all is as good as several."""
+    tensors, targets = {}, []
+    for n in range(copies):
+        tensors |= {f"a{n}": filled("float16", (5, 3), 1), f"c{n}": filled("uint8", (7,), 3)}
+        tensors[f"b{n}"] = filled("float32", (4, 2), 2)
+        targets += [f"a{n}", dr.Rows(f"b{n}", [0, 1, 3]), f"c{n}"]
+    return resolve(holder(**tensors), targets)
 
 
 @pytest.mark.parametrize(
@@ -40,9 +43,9 @@ def shared_space():
     ids=str,
 )
 def test_expected_share_is_the_mean(error_model):
-    space = shared_space()
+    space = shared_space(10)
     eligible = error_model.sample(space, seed=0).eligible_bits
-    shares = np.array([error_model.sample(space, seed=seed).bits / eligible for seed in range(250)])
+    shares = np.array([error_model.sample(space, seed=seed).bits / eligible for seed in range(25)])
     expected = error_model.expected_share(space.only(error_model.bits) if hasattr(error_model, "bits") else space)
     assert abs(shares.mean() - expected) <= 4 * shares.std() / math.sqrt(len(shares)) + 1e-12
     assert error_model.sample(space, seed=0).requested_rate == expected
@@ -50,13 +53,8 @@ def test_expected_share_is_the_mean(error_model):
 
 def test_what_depends_on_the_memory_has_no_expected_share():
     for error_model in (dr.StuckAt(1, 0.1), dr.RandomValue(0.1, 0, 1), dr.BitFlip(0.1) + dr.MultiBit(0.1, 2)):
-        assert error_model.expected_share(shared_space()) is None
-        assert error_model.sample(shared_space(), seed=1).requested_rate is None
-
-
-def uniform(counts):
-    """Chi-square p-value of counts that should be equal."""
-    return chisquare(np.asarray(counts, float)).pvalue
+        assert error_model.expected_share(shared_space(1)) is None
+        assert error_model.sample(shared_space(1), seed=1).requested_rate is None
 
 
 @pytest.mark.parametrize("error_model", [dr.StuckAt(1, 0.05), dr.RandomValue(0.5, -1, 1)], ids=str)
@@ -75,18 +73,6 @@ def test_maps_made_from_words_are_refused_on_others(error_model):
     twin.weight.data.copy_(model.weight)
     twin.weight.data.view(-1)[untouched] = 123.0
     error_map.apply(twin)  # words that no mask was made from may differ
-
-
-def test_random_values_of_the_whole_range():
-    """All integers of 64 bits, and all float64 from the lowest to the highest."""
-    model = holder(whole=torch.zeros(5000, dtype=torch.int64), wide=torch.zeros(5000, dtype=torch.float64))
-    with dr.inject(model, dr.RandomValue(1, -(2**63), 2**63 - 1), "whole", seed=1):
-        assert uniform(np.histogram(model.whole.double(), 40, (-(2.0**63), 2.0**63))[0]) > 1e-4
-    most = torch.finfo(torch.float64).max
-    with dr.inject(model, dr.RandomValue(1, -most, most), "wide", seed=1):
-        assert (
-            model.wide.isfinite().all() and uniform(np.histogram(model.wide / 2, 40, (-most / 2, most / 2))[0]) > 1e-4
-        )
 
 
 def test_long_bursts_and_rows_cost_what_is_there():

@@ -5,26 +5,6 @@ import torch
 from drsrobust.injection.number_formats import bit_classes, format_named, plain, quantized_rows
 
 
-def numbers(mask):
-    return {bit for bit in range(64) if int(mask) >> bit & 1}
-
-
-def fields(dtype):
-    return {name: numbers(mask[0]) for name, mask in plain(dtype).fields.items()}
-
-
-def test_fields_of_integers():
-    assert fields(torch.int8) == {"sign": {7}, "value": set(range(7))}
-    assert fields(torch.int64)["sign"] == {63}
-    assert fields(torch.uint8) == {"value": set(range(8))}
-
-
-def test_eligible_bits():
-    assert numbers(plain(torch.float32).eligible(("exponent", 0))[0]) == {0, *range(23, 31)}
-    assert numbers(plain(torch.int8).eligible(("exponent",))[0]) == set()
-    assert numbers(plain(torch.float16).eligible(None)[0]) == set(range(16))
-
-
 @pytest.mark.parametrize(
     ("values", "dim", "row", "live"),
     [("int8", 16, 32, 20), ("int4", 16, 16, 12), ("int4", 5, 16, 7), ("int2", 16, 16, 8)],

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 import drsrobust as dr
 from drsrobust.injection import ErrorClock, Sum, resolve
@@ -37,6 +38,10 @@ FLIPS = dr.BitFlip(0.1)
 
 def on(model, error_model=FLIPS):
     return error_model.sample(resolve(model), seed=1)
+
+
+def codes():
+    return torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.qint8)
 
 
 def complex_layer():
@@ -124,6 +129,9 @@ CASES = [
     (lambda: resolve(complex_layer()), "weight", "complex64"),
     (lambda: dr.inject(complex_layer(), dr.StuckAt(1, 0.1), seed=1).__enter__(), "weight", "complex64"),
     (lambda: resolve(nn.Linear(2, 2, device="meta")), "bias", "meta"),
+    (lambda: resolve(holder(codes=codes()), "everything"), "codes is", "qint8"),
+    (lambda: resolve(holder(a=TwoTensor(torch.ones(3), torch.ones(3))), "everything"), "a is", "TwoTensor"),
+    (lambda: resolve(nn.LazyLinear(3)), "bias", "initialised"),
     (lambda: resolve(holder(mask=torch.ones(3, dtype=torch.bool)), "mask"), "mask", "bool"),
     (lambda: resolve(holder(one=torch.zeros(1).expand(8)), "everything"), "one", "repeats"),
     (lambda: resolve(holder(table=torch.ones(3)), "all"), "all", "everything"),
@@ -132,6 +140,7 @@ CASES = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor", "ignore:Lazy modules")
 @pytest.mark.parametrize(("call", "name", "value"), CASES, ids=lambda part: None if callable(part) else str(part))
 def test_refused_with_name_and_value(call, name, value):
     refuses(call, (ValueError, TypeError), name, value)

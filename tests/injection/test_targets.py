@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import drsrobust as dr
-from drsrobust.injection import FixedCount, Rows, inject, resolve
+from drsrobust.injection import Dtype, FixedCount, Rows, inject, resolve
 from drsrobust.introspection.embedding_modules import torchrec
-from tests.injection.spaces import Mlp, Reads, small
+from tests.injection.spaces import Mixed, Mlp, Reads, holder, small
 
 
 def rows_of(space):
@@ -88,29 +88,13 @@ def test_a_table_of_several_features():
     assert rows_of(space) == {"bags.embedding_bags.t.weight": [1]}
 
 
-def test_exact_names_go_before_globs():
-    model = nn.Module()
-    model.t = nn.ModuleDict({"a[0]": nn.Linear(2, 2, bias=False), "a0": nn.Linear(2, 2, bias=False)})
-    assert list(rows_of(resolve(model, "t.a[0].weight"))) == ["t.a[0].weight"]
-    assert list(rows_of(resolve(model, "t.a?.weight"))) == ["t.a0.weight"]
-
-
-def test_dtypes():
-    model = small()
-    model.top = model.top.half()
-    model.register_buffer("codes", torch.zeros(3, dtype=torch.int8))
-    assert list(rows_of(resolve(model, dr.injection.Dtype("float16")))) == ["top.bias", "top.weight"]
-    assert list(rows_of(resolve(model, dr.injection.Dtype(torch.int8)))) == ["codes"]
-    assert list(rows_of(resolve(model, dr.injection.Dtype("float32", within="other.*")))) == ["other.weight"]
-    assert str(dr.injection.Dtype("float16", within="all")) == "Dtype(float16, within=all)"
-
-
 def test_unions_count_each_word_once():
     model = small()
     both = dr.Rows("table", [1, 2]) | "table.weight" | dr.Rows("other", [0])
     assert rows_of(resolve(model, both)) == {"table.weight": None, "other.weight": [0]}
     assert rows_of(resolve(model, "top" | dr.Rows("table", [1]) | dr.Rows("table", [1, 5])))["table.weight"] == [1, 5]
     assert str("top" | dr.Rows("table", [1])) == "Rows(table, [1]) | top"
+    assert str(Dtype("float16", within="all")) == "Dtype(float16, within=all)"
 
 
 @pytest.mark.parametrize("make", [torch.optim.Adam, lambda p: torch.optim.SGD(p, 0.1, momentum=0.9)])
@@ -173,17 +157,6 @@ def targeted(model, target):
     return [tensor.name for tensor in resolve(model, target).tensors]
 
 
-def test_a_module_is_a_target():
-    model = Mlp()
-    assert targeted(model, "mlp.0") == ["mlp.0.bias", "mlp.0.weight"]
-    assert targeted(model, "mlp.1") == ["mlp.1.bias", "mlp.1.weight"]  # its parameters, as of a component
-    assert targeted(model, "scale") == ["scale.num_batches_tracked", "scale.running_mean", "scale.running_var"]
-    assert targeted(model, "embeddings.user_id") == ["embeddings.user_id.weight"]
-    assert targeted(model, "embeddings") == targeted(model, "embedding")
-    assert targeted(model, "mlp.2") == targeted(model, "mlp.2.*")
-    assert resolve(nn.Sequential(*(nn.Linear(1, 1) for _ in range(12))), "1").words == 2  # not 10 and 11
-
-
 def test_a_list_of_targets_is_their_union():
     model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 1))
     both = resolve(model, ["0.*", "2.bias"])
@@ -222,20 +195,16 @@ def test_weights_that_are_rounded_are_named_once():
     resolve(copy.deepcopy(layers).apply(quantization.disable_fake_quant))
 
 
-class Block(nn.Module):
+def block():
     """A weight beside an index, a mask, rotations and positions."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(2))
-        self.register_buffer("index", torch.arange(3))
-        self.register_buffer("mask", torch.ones(3, dtype=torch.bool))
-        self.register_buffer("rotation", torch.ones(3, dtype=torch.complex64))
-        self.register_buffer("position", torch.ones(3))
+    rotation, mask = torch.ones(3, dtype=torch.complex64), torch.ones(3, dtype=torch.bool)
+    made = holder(index=torch.arange(3), mask=mask, rotation=rotation, position=torch.ones(3))
+    made.weight = nn.Parameter(torch.ones(2))
+    return made
 
 
 def blocks():
-    return nn.ModuleDict({"blocks": nn.ModuleList([Block(), Block()]), "head": nn.Linear(1, 1)})
+    return nn.ModuleDict({"blocks": nn.ModuleList([block(), block()]), "head": nn.Linear(1, 1)})
 
 
 def test_a_glob_leaves_integer_buffers_out_and_says_so_once():
@@ -248,18 +217,51 @@ def test_a_glob_leaves_integer_buffers_out_and_says_so_once():
         assert targeted(model, ["blocks.0.*", "blocks.1.index"])[2:] == ["blocks.1.index"]
 
 
+def layers(*names):
+    return nn.ModuleDict({name: nn.Linear(2, 2, bias=False) for name in names})
+
+
+def tied():
+    model = layers("a", "b")
+    model["b"].weight = model["a"].weight
+    return model
+
+
 @pytest.mark.parametrize(
-    ("target", "hit"),
+    ("make", "target", "hit"),
     [
-        ("blocks.0.index", "blocks.0.index"),
-        ("*.index", "blocks.0.index blocks.1.index"),
-        ("*.0.[ip]*", "blocks.0.index blocks.0.position"),
-        (dr.injection.Dtype("int64", within="blocks.0.*"), "blocks.0.index"),
-        ("blocks", "blocks.0.weight blocks.1.weight"),
+        (Mixed, "all", "a b"),  # in name order; the empty one has no bits, the tied one is b
+        (Mixed, "everything", "a b codes"),
+        (Mixed, "c*", "codes"),
+        (Mixed, "[ab]", "a b"),
+        (Mixed, Dtype("float16"), "a"),
+        (Mixed, Dtype(torch.uint8), "codes"),
+        (lambda: layers("a[0]", "a0"), "a[0].weight", "a[0].weight"),  # an exact name goes before a glob
+        (lambda: layers("a[0]", "a0"), "a?.weight", "a0.weight"),
+        (lambda: layers("mlp", "user_mlp", "top"), "mlp", "mlp.weight"),  # an exact component before a group
+        (lambda: layers("rest", "user_mlp", "top"), "mlp", "user_mlp.weight"),
+        # Modules: of those with parameters these, as of a component.
+        (Mlp, "mlp.0", "mlp.0.bias mlp.0.weight"),
+        (Mlp, "mlp.1", "mlp.1.bias mlp.1.weight"),
+        (Mlp, "scale", "scale.num_batches_tracked scale.running_mean scale.running_var"),
+        (Mlp, "embeddings.user_id", "embeddings.user_id.weight"),
+        (Mlp, "embeddings", "embeddings.item_id.weight embeddings.user_id.weight"),
+        (Mlp, "embedding", "embeddings.item_id.weight embeddings.user_id.weight"),
+        (lambda: layers(*map(str, range(12))), "1", "1.weight"),  # not 10 and 11
+        (tied, "b.weight", "a.weight"),  # further names of tied tensors mean the same memory
+        (tied, "b", "a.weight"),
+        (lambda: nn.Sequential(layer := nn.Linear(2, 2), nn.ReLU(), layer), "2.*", "0.bias 0.weight"),
+        # Integer buffers that are named.
+        (blocks, "blocks.0.index", "blocks.0.index"),
+        (blocks, "*.index", "blocks.0.index blocks.1.index"),
+        (blocks, "*.0.[ip]*", "blocks.0.index blocks.0.position"),
+        (blocks, Dtype("int64", within="blocks.0.*"), "blocks.0.index"),
+        (blocks, Dtype("float32", within="blocks.0.*"), "blocks.0.position blocks.0.weight"),
+        (blocks, "blocks", "blocks.0.weight blocks.1.weight"),
     ],
 )
-def test_integer_buffers_that_are_named_are_hit(target, hit):
-    assert " ".join(tensor.name for tensor in resolve(blocks(), target).tensors) == hit
+def test_what_is_hit(make, target, hit):
+    assert " ".join(targeted(make(), target)) == hit
 
 
 @dataclass
@@ -285,11 +287,10 @@ class Metric(nn.Module):
 class Holder(nn.Module): ...
 
 
-def told(**attributes):
+def told(held):
     model = Holder()
     model.known = nn.Linear(2, 2)
-    for name, value in attributes.items():
-        setattr(model, name, value(model) if callable(value) and not isinstance(value, nn.Module) else value)
+    model.held = held(model) if callable(held) and not isinstance(held, nn.Module) else held
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         for _ in range(2):
@@ -309,7 +310,7 @@ def told(**attributes):
     ],
 )
 def test_what_no_target_holds_is_named_once(value, path):
-    (text,) = told(held=value)
+    (text,) = told(value)
     assert text.startswith(f"errors cannot hit {path}: modules in a plain list")
 
 
@@ -328,4 +329,4 @@ def test_what_no_target_holds_is_named_once(value, path):
     ],
 )
 def test_no_false_alarm(value):
-    assert told(held=value) == []
+    assert told(value) == []

@@ -6,6 +6,7 @@ import importlib
 import os
 import random
 import re
+import runpy
 import subprocess
 import sys
 import textwrap
@@ -265,24 +266,22 @@ def test_an_import_in_a_function_counts_the_same_before_and_after_it_ran():
 
 
 @pytest.mark.long
-def test_two_processes_agree(tmp_path):
+def test_two_processes_agree(tmp_path, capsys):
     """Also on sets of text, whose order differs between processes."""
     script = textwrap.dedent("""
         import sys
         from torch import nn
         from drsrobust.introspection.code_digest import code_digest
-        WORDS = {"one", "two", "three", "four"}
+        WORDS = {"one", "two", "three", "four", "five", "six", "seven", "eight"}
         class Model(nn.Sequential):
             def forward(self, x):
-                return super().forward(x) if x in {"u", "v", "w"} else WORDS
+                return super().forward(x) if x in {"s", "t", "u", "v", "w", "x", "y", "z"} else WORDS
         model = Model(nn.Linear(2, 3), nn.ReLU())
         print(code_digest(model, model.parameters()))
     """)
-    texts = set()
-    for seed in "12":
-        (tmp_path / f"script_{seed}.py").write_text("\n" * int(seed) + script)
-        command = [sys.executable, "-W", "ignore", str(tmp_path / f"script_{seed}.py")]
-        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONHASHSEED": seed})
-        assert done.returncode == 0, done.stderr
-        texts.add(done.stdout)
-    assert len(texts) == 1
+    (tmp_path / "here.py").write_text(script)
+    runpy.run_path(str(tmp_path / "here.py"), run_name="__main__")
+    (tmp_path / "there.py").write_text("\n" + script)
+    command = [sys.executable, "-W", "ignore", str(tmp_path / "there.py")]
+    there = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONHASHSEED": "1"})
+    assert there.stdout == capsys.readouterr().out and there.returncode == 0, there.stderr

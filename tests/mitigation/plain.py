@@ -4,6 +4,7 @@ import random
 from dataclasses import replace
 
 import numpy as np
+import torch
 from torch import nn
 
 import drsrobust as dr
@@ -73,7 +74,5 @@ def memory_bits(model):
 
 def table(rows=1000, dim=16, seed=0):
     """An embedding table, as a module whose `weight` is drawn from a normal distribution."""
-    import torch
-
     torch.manual_seed(seed)
     return nn.EmbeddingBag(rows, dim)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from drsrobust.data import from_batches
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, FixedCount, inject
 from drsrobust.introspection.tensors import components
@@ -19,7 +20,6 @@ from drsrobust.mitigation.activations.limits import limiter
 from drsrobust.mitigation.activations.nan_guard import NaNGuard
 from drsrobust.mitigation.activations.sites import find_sites
 from drsrobust.models import build_model, padded_batches, score, state_digest
-from drsrobust_extras.data.load import load_dataset
 from tests.click_models import CLICK_MODELS
 from tests.conftest import long_but
 
@@ -44,9 +44,6 @@ def standing(model):
     """State that attaching must not change."""
     modules = [(n, sorted(m.__dict__), len(m._forward_hooks), m.training) for n, m in model.named_modules()]
     return state_digest(model), modules
-
-
-# The arithmetic.
 
 
 def by_hand(x, low, high, mode, nan):
@@ -130,9 +127,6 @@ def test_gradients_pass_inside(mode, fresh):
     assert x.grad.tolist() == [1.0, 0.0, 3.0]
 
 
-# Learnt bounds.
-
-
 @pytest.mark.parametrize("name", ["afm", "dcn", "dlrm_dcn", "deepfm"])
 @pytest.mark.parametrize("scope", ["layer", "neuron"])
 def test_bounds_are_what_clean_rows_give(name, scope, data):
@@ -177,19 +171,14 @@ def test_margin_moves_outwards(data):
 
 def test_outputs_that_are_written_to_afterwards():
     """What is learnt is what the place gives, not what an activation in place makes of it."""
-
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layers = nn.Sequential(nn.Linear(4, 8), nn.ReLU(inplace=True), nn.Linear(8, 1))
-
-        def forward(self, dense_features, sparse_features):
-            return self.layers(dense_features).squeeze(1)
-
-    data, model = load_dataset("synthetic-movielens/full", rows=1000), Model()
+    model, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(inplace=True), nn.Linear(8, 1)), torch.randn(256, 4)
+    nn.init.constant_(model[0].bias, -2.0)  # the largest outputs are negative: after the activation they would be 0
+    rows = from_batches([(x, torch.arange(256.0) % 2)])
     for options in ({}, {"quantile": 1.0}):
-        clip = ActivationClipping.fit(model, data.train, rows=256, sites="linear", **options)
-        hidden = model.layers[0](torch.tensor(data.train.dense[:256]))
+        clip = ActivationClipping.fit(
+            model, rows, sites="linear", forward=lambda model, batch: model(batch[0]), **options
+        )
+        hidden = model[0](x)
         (one,) = clip.learnt.values()
         assert one.low == (hidden.min() if not options else -hidden.abs().max()) and one.low < 0
 
@@ -255,9 +244,6 @@ def test_what_an_evaluator_of_the_plain_model_keeps_stays(name, data):
     evaluator.verify()
 
 
-# Search.
-
-
 def test_search_finds_the_best_of_a_grid():
     for peak, best in ((0.3, 0.25), (1.1, 1), (3.0, 4), (7.9, 8)):
         found, tried = best_multiplier(lambda m, peak=peak: -abs(m - peak), [8, 0.25, 0.5, 1, 2, 4, 8])
@@ -278,9 +264,6 @@ def test_search(trained, data):
     assert dict(clip.tried) == pytest.approx({0.5: -1.6, 1: -1.1, 2: -0.1, 4: -1.9}, abs=1e-6)
     assert torch.equal(clip.learnt[place].high, one.high * 2) and torch.equal(clip.learnt[place].low, one.low * 2)
     assert clip.name == "clip quantile 0.999 at last searched (2 x)" and clip.identity() != fitted.identity()
-
-
-# Identity, names, cost, errors.
 
 
 def test_identity_and_names(trained, data):
@@ -327,9 +310,6 @@ def test_what_an_interrupted_with_left_is_not_learnt(trained, data):
     left_open.__enter__()
     with pytest.warns(UserWarning, match="were still in the model and have been undone"):
         assert ActivationClipping.fit(trained, data.train).identity() == expected
-
-
-# Tables of plain PyTorch, and quantized ones.
 
 
 class Given(nn.Module):
