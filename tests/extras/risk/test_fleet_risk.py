@@ -171,13 +171,14 @@ def test_how_many_ranks_a_fault_reaches():
 
 
 @pytest.mark.parametrize(
-    ("times", "rates", "active"), [({"repair_time": 1e9}, FAULTS, "2,"), ({"push_interval": 1e9}, EVENTS, "")]
+    ("times", "rates", "active"), [({"repair_time": 1e9}, FAULTS, "2,[0-9]{3},"), ({"push_interval": 1e9}, EVENTS, "")]
 )
 def test_a_fleet_that_would_be_larger_than_itself_is_refused(times, rates, active):
     """2.6 million active faults on 10,000 hosts, and more wrong recommendations than served."""
     trials = damage(modes=tuple(FIT))
-    says = (active, "faults would be active at a time in the models of 10,000 hosts; it must be at most one a host")
-    refuses(lambda: dr.fleet(trials, MODEL, rates=rates, **FIELD | times), ValueError, *says)
+    says = f"^{active}.* faults would be active at a time in the models of 10,000 hosts; it must be at most one a host"
+    with pytest.raises(ValueError, match=says):
+        dr.fleet(trials, MODEL, rates=rates, **FIELD | times)
     table = dr.fleet(trials, MODEL, rates=rates, **FIELD).table()
     assert (table["wrong_per_day_high"] <= 1e10).all()
 
