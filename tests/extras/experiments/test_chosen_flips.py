@@ -42,18 +42,14 @@ def small():
 def all_flips(model, rows, bits):
     """AUC of every single flip, and the value that the word then has, by brute force."""
     flips, batch = {}, rows.batch()
-    space = dr.resolve(model, dr.Allowed().target).only(bits)
-    for number, tensor in enumerate(space.tensors):
-        words = dict(model.named_parameters())[tensor.name].data.view(torch.int32).view(-1)
-        for word in range(tensor.size):
-            for bit in range(32):
-                if not space.eligible[number].masks[0] >> np.uint64(bit) & np.uint64(1):
-                    continue
-                mask = np.int64(1 << bit).astype(np.int32).item() if bit < 31 else -(2**31)
-                words[word] ^= mask
-                scores = model(batch.dense_features, batch.sparse_features).sigmoid().numpy()
-                flips[tensor.name, word, bit] = auc(rows.labels, scores), words.view(torch.float32)[word].item()
-                words[word] ^= mask
+    for name, parameter in model.named_parameters():
+        words = parameter.data.view(torch.int32).view(-1)
+        for word, bit in product(range(len(words)), bits):
+            mask = np.uint32(1 << bit).view(np.int32).item()
+            words[word] ^= mask
+            scores = model(batch.dense_features, batch.sparse_features).sigmoid().numpy()
+            flips[name, word, bit] = auc(rows.labels, scores), words.view(torch.float32)[word].item()
+            words[word] ^= mask
     return flips
 
 
@@ -74,7 +70,7 @@ def test_tables_with_sparse_gradients_have_the_same_flips(kind):
 def test_the_first_flip_against_all_single_flips(small):
     model, rows = small
     assert 1_800 < sum(parameter.numel() for parameter in model.parameters()) < 2_200
-    evaluator, bits, in_range = dr.Evaluator(model, rows), ("sign", 24, 26, 30), dr.WeightRange.fit(model)
+    evaluator, bits, in_range = dr.Evaluator(model, rows), (24, 26, 30, 31), dr.WeightRange.fit(model)
     with torch.inference_mode():
         flips = all_flips(model, rows, bits)
     ranges = in_range.ranges
@@ -188,7 +184,6 @@ def test_padding_of_the_last_batch_does_not_count(small):
 
 @pytest.fixture(scope="module")
 def dense_evaluator():
-    """A trained model of dense inputs."""
     random = np.random.default_rng(1)
     dense = random.normal(size=(200, 6)).astype(np.float32)
     labels = (dense @ [1.0, -1.0, 0.5, 0.2, 0.0, 0.8] + random.normal(size=200) > 0).astype(np.float32)
@@ -207,37 +202,26 @@ def dense_evaluator():
     return dr.Evaluator(model.eval(), rows, forward=lambda model, batch: model(batch[0]))
 
 
-class StorageScreen(Mitigation):
-    """A protection of memory, by what it leaves of errors."""
+class Screen(Mitigation):
+    """A protection of memory, by the masks that it leaves of errors."""
 
     name = "screen"
+
+    def __init__(self, kept):
+        self.kept = kept
 
     def settings(self):
         return None
 
     def screen(self, error_map, space, *, seed):
-        return self.kept(error_map)
+        mask = self.kept(error_map)
+        left = mask != 0
+        return error_map.with_words(error_map.tensor[left], error_map.word[left], mask[left])
 
 
-class LowBits(StorageScreen):
-    """Removes every flip of bit 25 and above."""
-
-    def kept(self, errors):
-        low = errors.mask & np.uint64((1 << 25) - 1)
-        return errors.with_words(errors.tensor, errors.word, low)
-
-
-class OnePerWord(StorageScreen):
-    """Removes all errors of a word that has several."""
-
-    def kept(self, errors):
-        alone = np.bitwise_count(errors.mask) == 1
-        return errors.with_words(errors.tensor[alone], errors.word[alone], errors.mask[alone])
-
-
-def measured_flips(evaluator, options):
-    found = dr.worst_case(evaluator, budget=5, allowed=dr.Allowed(**options))
-    return found.measure(evaluator)["flips"].tolist()
+LOW_BITS = Screen(lambda errors: errors.mask & np.uint64((1 << 25) - 1))
+ONE_PER_WORD = Screen(lambda errors: errors.mask * (np.bitwise_count(errors.mask) == 1))
+CHECKERED = Screen(lambda errors: errors.mask * ((errors.tensor + errors.word) % 2 == 0))
 
 
 def words_of(flips):
@@ -249,16 +233,17 @@ def test_a_protection_that_passes_one_flip_of_a_pair_and_not_the_other(dense_eva
     evaluator, options = dense_evaluator, {"bits": range(20, 26), "pairs_in": 32}
     space = dr.resolve(evaluator.model)
     free = dr.worst_case(evaluator, budget=8, allowed=dr.Allowed(**options)).flips
-    assert measured_flips(evaluator, options) == [0, 2, 4]
+    five = dr.worst_case(evaluator, budget=5, allowed=dr.Allowed(**options))
+    assert five.measure(evaluator)["flips"].tolist() == [0, 2, 4]
     high = free["bit"].to_numpy().reshape(-1, 2) >= 25
     assert (high.sum(1) == 1).any()  # a pair of which one flip would pass
-    for protection in (LowBits(), dr.WeightRange.fit(evaluator.model), dr.ParityZero()):
+    for protection in (LOW_BITS, dr.WeightRange.fit(evaluator.model), dr.ParityZero()):
         found = dr.worst_case(evaluator, budget=8, allowed=dr.Allowed(passes=protection, **options))
         drawn = found.error_map()
         left = Screened.by(protection, drawn, space, seed=0).remaining
         assert len(found.flips) >= 2 and len(left) == len(drawn)
         assert (left.mask == drawn.mask).all() and (left.word == drawn.word).all()
-        if isinstance(protection, LowBits):
+        if protection is LOW_BITS:
             assert found.flips["bit"].max() < 25
         if isinstance(protection, dr.ParityZero):  # two words of one wrong bit each stay wrong, at 0
             words = words_of(found.flips)
@@ -270,20 +255,12 @@ def test_a_flip_must_pass_together_with_those_before(dense_evaluator):
     evaluator, options = dense_evaluator, {"target": "2.weight", "bits": range(20, 24)}
     free = dr.worst_case(evaluator, budget=8, allowed=dr.Allowed(**options)).flips
     assert free["word"].duplicated().any()
-    found = dr.worst_case(evaluator, budget=8, allowed=dr.Allowed(passes=OnePerWord(), **options)).flips
+    found = dr.worst_case(evaluator, budget=8, allowed=dr.Allowed(passes=ONE_PER_WORD, **options)).flips
     assert len(found) > 1 and not found["word"].duplicated().any()
 
 
-class Checkered(StorageScreen):
-    """Leaves errors of every second word of a tensor, and of the other ones in the next tensor."""
-
-    def kept(self, errors):
-        left = (errors.tensor + errors.word) % 2 == 0
-        return errors.with_words(errors.tensor[left], errors.word[left], errors.mask[left])
-
-
 @pytest.mark.parametrize("candidates", [1, 40, 100])
-@pytest.mark.parametrize("options", [{}, {"one_per": 8}, {"bits": range(20, 26)}, {"passes": Checkered()}])
+@pytest.mark.parametrize("options", [{}, {"one_per": 8}, {"bits": range(20, 26)}, {"passes": CHECKERED}])
 def test_candidates_and_the_choice_against_all_single_flips(dense_evaluator, candidates, options, monkeypatch):
     """The best 2 (or a 20th) of each tensor and bit, at most 4 (or a 10th) of a tensor; of these the lowest AUC stays."""
     evaluator, model = dense_evaluator, dense_evaluator.model
@@ -312,9 +289,8 @@ def test_candidates_and_the_choice_against_all_single_flips(dense_evaluator, can
         best = []
         for number in range(len(tensors)):
             by_bit = [[s for (n, _, b), s in scores.items() if (n, b) == (number, bit)] for bit in range(32)]
-            best += sorted(sum((sorted(of_bit)[-max(2, candidates // 20) :] for of_bit in by_bit), []))[
-                -max(4, candidates // 10) :
-            ]
+            of_tensor = sum((sorted(of_bit)[-max(2, candidates // 20) :] for of_bit in by_bit), [])
+            best += sorted(of_tensor)[-max(4, candidates // 10) :]
         moves = list(search._moves())
         places = [(int(move.tensor[0]), int(move.word[0]), int(move.bit[0])) for move in moves]
         assert [scores[place] for place in places] == pytest.approx(sorted(best, reverse=True)[:candidates])
@@ -337,10 +313,8 @@ def test_candidates_and_the_choice_against_all_single_flips(dense_evaluator, can
         fewer = search._ranked()
         assert max(np.bincount(fewer.tensor * 64 + fewer.bit)) <= pool
     monkeypatch.undo()
-    for nothing in (
-        np.zeros_like,
-        lambda gradient: None,
-    ):  # gradients that vanish: those of the model without errors rank
+    # Where gradients vanish, those of the model without errors rank.
+    for nothing in (np.zeros_like, lambda gradient: None):
         monkeypatch.setattr(search, "_gradients", lambda n=nothing: {k: n(g) for k, g in search._golden.items()})
         assert len(search._ranked().word) > len(ranked.word) / 2
 

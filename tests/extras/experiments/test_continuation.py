@@ -2,14 +2,14 @@
 
 import copy
 import math
+from itertools import product
 
 import pytest
 import torch
 
 import drsrobust as dr
-from drsrobust_extras.experiments.training_errors.actions import Action, Recompute, RollBack, Skip
+from drsrobust_extras.experiments.training_errors import Action, GradientNorm, NonFinite, Recompute, RollBack, Skip
 from drsrobust_extras.experiments.training_errors.continuation import Continuation, TrainingError, alone, condition_of
-from drsrobust_extras.experiments.training_errors.detectors import GradientNorm, NonFinite
 from drsrobust_extras.experiments.training_errors.steps import Run, StepBatches
 
 SETTINGS = dr.training.Settings(batch_size=64)
@@ -91,43 +91,27 @@ def test_no_error_gives_equal_bits(continuation, clean, target, action):
     assert (found.auc, digest, found.first_alarm, found.error) == (clean.auc, clean.digests[15], {}, None)
 
 
-def test_recomputing_repairs_what_is_computed(continuation, clean):
-    broken, digest = outcome(continuation, clean, dr.SingleBit(30), COMPUTED)
-    assert digest != clean.digests[15] and broken.first_alarm["gradient_norm"] == 1
-    repaired, digest = outcome(continuation, clean, dr.SingleBit(30), COMPUTED, Recompute(), shortcut=False)
-    assert (repaired.auc, digest) == (clean.auc, clean.digests[15])
-    short, _ = outcome(continuation, clean, dr.SingleBit(30), COMPUTED, Recompute())
-    assert short.auc == clean.auc
-
-
-def test_recomputing_does_not_repair_what_is_stored(continuation, clean):
-    broken, digest = outcome(continuation, clean, dr.SingleBit(30), STORED)
-    assert broken.auc[15] != clean.auc[15] and broken.first_alarm["gradient_norm"] == 1
-    again, after = outcome(continuation, clean, dr.SingleBit(30), STORED, Recompute())
-    assert (again.auc, after) == (broken.auc, digest)
-
-
 @pytest.mark.parametrize("target", [STORED, COMPUTED])
-def test_rolling_back_ends_on_the_bits_of_the_clean_run(continuation, clean, target):
-    for shortcut in (True, False):
-        found, digest = outcome(continuation, clean, dr.SingleBit(30), target, RollBack(every=2), shortcut=shortcut)
-        assert found.auc[15] == clean.auc[15]
-    assert digest == clean.digests[15]
+def test_an_error_changes_what_follows_unless_an_action_repairs_it(continuation, clean, target):
+    """Recomputing repairs what is computed and not what is stored, rolling back both, to the bits of the clean run."""
+    broken, wrong = outcome(continuation, clean, dr.SingleBit(30), target)
+    assert wrong != clean.digests[15] and broken.first_alarm["gradient_norm"] == 1
+    assert broken.auc[15] != clean.auc[15] or target is COMPUTED
+    for action, shortcut in product((Recompute(), RollBack(every=2)), (True, False)):
+        found, digest = outcome(continuation, clean, dr.SingleBit(30), target, action, shortcut=shortcut)
+        if target is STORED and isinstance(action, Recompute):
+            assert (found.auc, digest) == (broken.auc, wrong)
+        else:
+            assert found.auc == clean.auc and (shortcut or digest == clean.digests[15])
 
 
 def test_rolling_back_beyond_a_corrupted_state(continuation, clean):
     """A state that was kept after the error is tried first, then the one before it."""
-    late = RollBack(on="late", every=4)
-    found = {}
+    follow, found = copy.copy(continuation), {}
+    follow.detectors = (Late(),)
     for keep in (1, 2):
-        with alone():
-            run = continuation.run(detectors=[Late()])
-            follow = copy.copy(continuation)
-            follow.detectors = (Late(),)
-            error = TrainingError(run, condition_of(run, dr.SingleBit(30), STORED), seed=4)
-            action = RollBack(on="late", every=4, keep=keep)
-            found[keep] = follow.faulty(run, error, 3, clean, action).auc[15]
-    assert late.name == "roll_back_on_late"
+        action = RollBack(on="late", every=4, keep=keep)
+        found[keep] = outcome(follow, clean, dr.SingleBit(30), STORED, action)[0].auc[15]
     assert found[2] == clean.auc[15] != found[1]
 
 

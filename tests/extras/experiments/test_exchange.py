@@ -26,10 +26,7 @@ def model():
 
 
 def words(model):
-    return {
-        name: tensor.detach().clone().reshape(-1).view(torch.uint8).tolist()
-        for name, tensor in model.state_dict().items()
-    }
+    return {name: tensor.reshape(-1).view(torch.uint8).tolist() for name, tensor in model.state_dict().items()}
 
 
 def under(error_map, model):
@@ -53,12 +50,8 @@ def test_a_file_gives_the_same_map(model, tmp_path, errors, target):
         refuses(lambda: exchange.write(error_map, path, model), ValueError, "model")
     exchange.write(error_map, path, model)
     read = exchange.read(path, model)
-    assert [read.targets, read.seed, read.error_model] == [error_map.targets, 5, error_map.error_model]
-    assert [read.eligible_bits, read.n_sites, read.clock] == [
-        error_map.eligible_bits,
-        error_map.n_sites,
-        error_map.clock,
-    ]
+    for name in ("targets", "seed", "error_model", "eligible_bits", "n_sites", "clock"):
+        assert getattr(read, name) == getattr(error_map, name), name
     assert read.frame().equals(error_map.frame()) and under(read, model) == under(error_map, model)
     read.save(tmp_path / "map.npz")
     assert dr.ErrorMap.load(tmp_path / "map.npz").frame().equals(read.frame())
@@ -107,9 +100,8 @@ def test_pytei(model, tmp_path):
         parameter.data = (parameter.data.view(torch.int32) ^ mask).view(torch.float32)
     torch.save(masks, path := tmp_path / "map.pt")
     error_map = exchange.from_pytei(path, model)
-    assert under(error_map, model) == words(faulty) and error_map.eligible_bits == 32 * sum(
-        m.numel() for m in masks.values()
-    )
+    assert under(error_map, model) == words(faulty)
+    assert error_map.eligible_bits == 32 * sum(mask.numel() for mask in masks.values())
     difference = exchange.between(model, faulty)
     assert difference.frame().equals(error_map.frame()) and difference.eligible_bits is None
     torch.save({"2.weight": torch.zeros(9, 4, dtype=torch.int32)}, path)
@@ -123,42 +115,26 @@ def test_pytei(model, tmp_path):
 
 def test_pytorchfi(model):
     """Values at places of numbered layers, one after the other."""
-    errors = {
-        "layer_num": [0, 1, 1],
-        "k": [3, 2, 2],
-        "dim1": [0, 4, 4],
-        "dim2": [1, None, None],
-        "dim3": [2, None, None],
-    }
-    error_map = exchange.from_pytorchfi(model, **errors, value=[1e30, 0.5, 2.1], layer_types=[nn.Conv2d, nn.Linear])
+    places = [(0, 3, 0, 1, 2, 1e30), (1, 2, 4, None, None, 0.5), (1, 2, 4, None, None, 2.1)]
+    errors = dict(zip(NOTHING, map(list, zip(*places, strict=True)), strict=True))
+    error_map = exchange.from_pytorchfi(model, **errors, layer_types=[nn.Conv2d, nn.Linear])
     faulty = copy.deepcopy(model)
     with torch.no_grad():
         faulty[0].weight[3, 0, 1, 2], faulty[1].weight[2, 4] = 1e30, 2.1
     assert under(error_map, model) == words(faulty) and len(error_map) == 2
     nn.init.zeros_(model[0].weight)
-    with pytest.raises(ErrorMapMismatch, match="0.weight"):
-        error_map.apply(model)
+    refuses(lambda: error_map.apply(model), ErrorMapMismatch, "0.weight")
     one = {"layer_num": [0], "k": [3], "dim1": [0], "dim2": [1], "dim3": [2], "value": [1.0]}
-    for changed, said in (
-        ({"layer_num": [1]}, 1),
-        ({"k": [4]}, 4),
-        ({"k": [0.5]}, 0.5),
-        ({"dim3": [None]}, None),
-        ({"value": []}, "[]"),
-    ):
+    wrong = [({"layer_num": [1]}, 1), ({"k": [4]}, 4), ({"k": [0.5]}, 0.5), ({"dim3": [None]}, None)]
+    for changed, said in (*wrong, ({"value": []}, "[]")):
         refuses(lambda c=changed: exchange.from_pytorchfi(model, **one | c), ArgumentError, *changed, said)
     assert len(exchange.from_pytorchfi(model, **NOTHING)) == 0
 
 
 def fault(positions, mode, **more):
     selector = None if positions is None else {"method": "FixPositions", "positions": positions}
-    return {
-        "type": "weight",
-        "name": ["weight"],
-        "selector": selector,
-        "error_mode": mode,
-        "module_type": "Linear",
-    } | more
+    same = {"type": "weight", "name": ["weight"], "module_type": "Linear"}
+    return same | {"selector": selector, "error_mode": mode} | more
 
 
 def test_mrfi(model):
@@ -184,12 +160,8 @@ def test_mrfi(model):
     assert error_map.depends.tolist() == [True] * 4 + [False] * 3
     tied = nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)])
     tied[1].weight = tied[0].weight  # the second module to run reads it with both flips
-    refuses(
-        lambda: exchange.from_mrfi(tied, {"faultinject": [fault([4, 5], flips)]}),
-        ValueError,
-        "'1.weight'",
-        "'0.weight'",
-    )
+    both = {"faultinject": [fault([4, 5], flips)]}
+    refuses(lambda: exchange.from_mrfi(tied, both), ValueError, "'1.weight'", "'0.weight'")
 
 
 REFUSED = [

@@ -4,6 +4,7 @@ import pytest
 
 from drsrobust.statistics import pvf
 from drsrobust.statistics.intervals import mean_interval, stringer_interval, wilson
+from tests.refusals import refuses
 
 
 @pytest.fixture
@@ -54,9 +55,8 @@ def test_no_harm_seen_has_a_width(table):
     row = pvf(table).iloc[3]
     few = np.where(np.arange(100) < 4, 0.5, 0.0)
     rare = pvf(table.assign(decision_changed=np.append([0.0, 0.25, 0.0, np.nan], few))).iloc[3]
-    assert tuple(rare[["incorrect", "incorrect_low", "incorrect_high"]]) == pytest.approx(
-        stringer_interval(few, (0, 1))
-    )
+    expected = stringer_interval(few, (0, 1))
+    assert tuple(rare[["incorrect", "incorrect_low", "incorrect_high"]]) == pytest.approx(expected)
     assert row["pvf"] == 0 and row["pvf_high"] == wilson(0, 100)[2]
     assert row["incorrect"] == row["incorrect_low"] == 0 and row["incorrect_high"] == pytest.approx(0.0295, abs=1e-4)
 
@@ -82,10 +82,9 @@ def test_two_mitigations_of_one_label(table):
 def test_useless_tables(table):
     without = table.drop(columns=["decision_changed", "list_changed", "score_changed"])
     for useless, by, said in (
-        (without, ["target"], "decision_changed, list_changed, score_changed"),
-        (table.drop(columns=["outcome"]), ["target"], "columns outcome; .* target, decision_changed"),
-        (table, [], "group by"),
-        (table.assign(score_changed=[0, 3, 0, None] + [0] * 100), ["target"], "'score_changed' holds 0 to 3"),
+        (without, ["target"], ["decision_changed, list_changed, score_changed"]),
+        (table.drop(columns=["outcome"]), ["target"], ["columns outcome;", "target, decision_changed"]),
+        (table, [], ["group by"]),
+        (table.assign(score_changed=[0, 3, 0, None] + [0] * 100), ["target"], ["'score_changed' holds 0 to 3"]),
     ):
-        with pytest.raises(ValueError, match=said):
-            pvf(useless, by=by)
+        refuses(lambda useless=useless, by=by: pvf(useless, by=by), ValueError, *said)

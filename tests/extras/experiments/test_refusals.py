@@ -8,9 +8,7 @@ from torch import nn
 import drsrobust as dr
 from drsrobust.injection import applied_maps
 from drsrobust_extras.data.stored_as import stored_as
-from drsrobust_extras.experiments.training_errors.actions import Skip
-from drsrobust_extras.experiments.training_errors.campaign import TrainingCampaign
-from drsrobust_extras.experiments.training_errors.detectors import GradientNorm, LossSpike, adam_bound
+from drsrobust_extras.experiments.training_errors import GradientNorm, LossSpike, Skip, adam_bound
 from tests.refusals import refuses
 
 FLIP = dr.BitFlip(1e-3)
@@ -56,8 +54,6 @@ TRAINING = [
     ({"when": []}, "when", "[]"),
     ({"evaluate_at": 0}, "evaluate_at", "0"),
     ({"warm_up": 0}, "warm_up", "0"),
-    ({"watch": 0}, "watch", "0"),
-    ({"trials": 0}, "trials", "0"),
     ({"detectors": [GradientNorm(), GradientNorm(factor=2.0)]}, "detectors", "'gradient_norm'"),
     ({"actions": [Skip(on="abft")]}, "'skip_on_abft'", "'abft'"),
     ({"settings": dr.training.Settings(table_optimizer="sgd")}, "", "'sgd'"),
@@ -69,7 +65,7 @@ TRAINING = [
 def test_campaigns_of_training(data, tmp_path, options, name, value):
     grid = {"targets": ["over_mlp"], "errors": dr.SingleBit(30), "detectors": [GradientNorm(), LossSpike()]}
     grid |= {"evaluate_at": (4, 10), "trials": 3, "warm_up": 20, "settings": dr.training.Settings(batch_size=64)}
-    refuses(lambda: TrainingCampaign("dlrm", data, store=tmp_path / "s", **grid | options), ValueError, name, value)
+    refuses(lambda: dr.TrainingCampaign("dlrm", data, store=tmp_path / "s", **grid | options), ValueError, name, value)
 
 
 def test_chosen_flips_and_bounds(evaluator, data):
@@ -96,7 +92,6 @@ def test_probe_rows(evaluator, data):
     refuses(lambda: fit(evaluator, split, 61), ValueError, "n", "61")
     refuses(lambda: fit(evaluator, split, 5, how="best"), ValueError, "how", "'best'")
     refuses(lambda: make(evaluator, split.take(slice(0))), ValueError, "no probe rows")
-    refuses(lambda: make(evaluator, split, period=-1), ValueError, "period", "-1")
     refuses(lambda: make(evaluator, split, window=0), ValueError, "window", "0")
     batches = dr.data.from_batches([data.test.batch()])
     for call in (make, fit):

@@ -8,9 +8,8 @@ import pytest
 import drsrobust as dr
 from drsrobust._processes import process_context
 from drsrobust.campaign import StoreError, merge
-from drsrobust_extras.experiments.training_errors.actions import Recompute, RollBack, Skip
+from drsrobust_extras.experiments.training_errors import AdamState, GradientNorm, LossSpike, Recompute, RollBack, Skip
 from drsrobust_extras.experiments.training_errors.campaign import TrainingCampaign, modes
-from drsrobust_extras.experiments.training_errors.detectors import AdamState, GradientNorm, LossSpike
 from drsrobust_extras.experiments.training_errors.trial import Trials
 
 SETTINGS = dr.training.Settings(batch_size=64)
@@ -47,11 +46,10 @@ def expected(data, stored):
 
 def test_a_row_for_each_trial(expected):
     assert len(expected) == 4 * 2 * 3 and not expected.duplicated(["target", "error_model", "trial"]).any()
-    assert (expected["bits_flipped"] == 1).all() and expected["step"].between(0, 2).all()
+    assert set(expected["bits_flipped"]) == {1} and set(expected["step"]) == {0, 1, 2}
     assert (expected["auc_drop"] == expected["auc_golden"] - expected["auc"]).all()
     assert expected["auc_golden"].nunique() == 1
-    top = expected[expected["error_bit"] == 30]
-    assert (top["bit"] == 30).all()
+    assert set(expected["bit"][expected["error_bit"] == 30]) == {30}
     dense = expected["target"] == "Inputs(dense)"
     assert (expected["component"] == dense.map({True: "dense", False: "over_mlp"})).all() and dense.any()
     computed = expected[expected["target"].isin(["Gradients(over*)", "Inputs(dense)"])]
@@ -68,12 +66,6 @@ def test_the_first_evaluation_is_that_of_the_end_of_a_shorter_campaign(data, exp
 
 
 @pytest.mark.long
-def test_another_process(data, expected, tmp_path):
-    with ProcessPoolExecutor(1, mp_context=process_context()) as executor:
-        same(campaign(data, tmp_path / "s").run(executor=executor, progress=False), expected)
-
-
-@pytest.mark.long
 def test_shards(data, expected, tmp_path):
     for shard in ("0/2", "1/2"):
         campaign(data, tmp_path / "s").run(shard=shard, workers=1, progress=False)
@@ -81,7 +73,7 @@ def test_shards(data, expected, tmp_path):
 
 
 @pytest.mark.long
-def test_an_interrupted_campaign_goes_on(data, expected, tmp_path, monkeypatch):
+def test_an_interrupted_campaign_goes_on_in_another_process(data, expected, tmp_path, monkeypatch):
     row, done = Trials.row, []
 
     def interrupted(self, run, condition, trial):
@@ -96,7 +88,8 @@ def test_an_interrupted_campaign_goes_on(data, expected, tmp_path, monkeypatch):
     monkeypatch.undo()
     again = campaign(data, tmp_path / "s")
     assert len(again.table()) == 5
-    same(again.run(workers=1, progress=False), expected)
+    with ProcessPoolExecutor(1, mp_context=process_context()) as executor:
+        same(again.run(executor=executor, progress=False), expected)
 
 
 def test_another_campaign_is_refused(data, expected, stored):

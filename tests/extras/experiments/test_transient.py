@@ -13,6 +13,7 @@ from drsrobust.injection import applied_maps, restore
 from drsrobust.introspection.embedding_modules import torchrec
 from tests.injection.spaces import fused_collection
 from tests.injection.test_quantized import Model
+from tests.refusals import refuses
 
 
 def net():
@@ -33,13 +34,10 @@ def x():
 SIGN = dr.BitFlip(1.0, bits="sign")
 
 
-def test_dense_inputs(x):
-    model, before = net(), x.clone()
-    with torch.no_grad(), dr.inject(model, SIGN, dr.Inputs("dense"), seed=1) as error_map:
-        expected = nn.Sequential(*model)(-x)  # the same modules, without the hooks of the whole
-        assert torch.equal(model(x), expected)
-    assert torch.equal(x, before) and hooks_of(model) == 0
-    assert len(error_map) == 0 and error_map.log.bits == 48 and error_map.log.calls == {"dense": 1}
+def run(model, error_model, target, *inputs, seed=1):
+    """What a model without gradients gives under errors, and their map."""
+    with torch.no_grad(), dr.inject(model, error_model, target, seed=seed) as error_map:
+        return model(*inputs), error_map
 
 
 def test_what_was_hit_is_what_the_log_says(x):
@@ -61,28 +59,15 @@ def test_what_was_hit_is_what_the_log_says(x):
         here = frame[frame["call"] == call]
         assert np.flatnonzero(changed).tolist() == sorted(here["word"])
         assert changed[here["word"]].tolist() == here["mask"].tolist()
+    assert len({tuple(hit.word) for hit in log.hits}) == 3  # calls differ
     assert log.n_events == log.bits == sum(bin(mask).count("1") for mask in frame["mask"])
     assert log.realised_rate == log.bits / log.eligible_bits
-
-
-def test_calls_differ_and_seeds_repeat(x):
-    model = net()
-
-    def run(seed):
-        with torch.no_grad(), dr.inject(model, dr.BitFlip(0.01), dr.Activations("*"), seed=seed) as error_map:
-            outputs = [model(x).view(torch.int32) for _ in range(3)]  # NaN as well has bits to compare
-        return outputs, error_map.log.frame()
-
-    one, two, other = run(5), run(5), run(6)
-    assert all(torch.equal(a, b) for a, b in zip(one[0], two[0], strict=True)) and one[1].equals(two[1])
-    assert not torch.equal(one[0][0], one[0][1]) and not one[1].equals(other[1])
-    assert set(one[1]["site"]) == {"0", "1", "2"}
 
 
 def test_samples_do_not_depend_on_batches(x):
     model = net()
 
-    def run(*sizes):
+    def in_batches(*sizes):
         target = dr.Activations("0", per="sample")
         with torch.no_grad(), dr.inject(model, dr.FixedCount(2), target, seed=5) as error_map:
             outputs = torch.cat([model(part) for part in x.split(sizes)])
@@ -90,7 +75,7 @@ def test_samples_do_not_depend_on_batches(x):
         assert frame["sample"].nunique() == 8 and error_map.log.bits == 16
         return outputs, frame.drop(columns="call")
 
-    whole, parts = run(8), run(3, 5)
+    whole, parts = in_batches(8), in_batches(3, 5)
     assert torch.allclose(whole[0], parts[0], atol=1e-6, equal_nan=True) and whole[1].equals(parts[1])
 
 
@@ -102,10 +87,8 @@ def test_every_error_model(x, error_model, per):
     """Also those that look at the present words."""
     model, seen = net(), []
     model[1].register_forward_pre_hook(lambda module, args: seen.append(args[0].clone()))
-    with torch.no_grad():
-        model(x)
-        with dr.inject(model, error_model, dr.Activations("0", per), seed=3) as error_map:
-            model(x)
+    model(x)
+    _, error_map = run(model, error_model, dr.Activations("0", per), x, seed=3)
     changed = seen[1].view(torch.int32) != seen[0].view(torch.int32)
     assert int(changed.sum()) == error_map.log.words > 0
     if isinstance(error_model, dr.StuckAt):
@@ -156,8 +139,7 @@ def test_exceptions_leave_no_hook(x):
 def test_leaves_of_a_glob_and_exact_containers(x):
     model = nn.Sequential(net(), nn.Linear(1, 1))
     for glob, places in (("0*", {"0.0", "0.1", "0.2"}), ("0", {"0"}), ("*", {"0.0", "0.1", "0.2", "1"})):
-        with torch.no_grad(), dr.inject(model, dr.BitFlip(0.5), dr.Activations(glob), seed=1) as error_map:
-            model(x)
+        _, error_map = run(model, dr.BitFlip(0.5), dr.Activations(glob), x)
         assert set(error_map.log.calls) == places
 
 
@@ -192,71 +174,45 @@ def test_gradients_pass_through_hit_activations(x):
     assert torch.allclose(model[0].bias.grad, through)
 
 
-class Bags(nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.bags = Model().tables
-
-    def forward(self, dense, ids):
-        return self.bags(ids).values().sum(1) + dense.sum(1)
-
-
 def jagged(values=(1, 2, 3, 4, 5, 6), lengths=(2, 0, 1, 1, 1, 1)):
     return torchrec().KeyedJaggedTensor(keys=["f0", "f1"], values=torch.tensor(values), lengths=torch.tensor(lengths))
 
 
 def test_ids():
-    model, ids, dense = Bags(), jagged(), torch.zeros(3, 2)
-    golden = model(dense, ids)
-    low = dr.BitFlip(1.0, bits=(0,))
-    with torch.no_grad(), dr.inject(model, low, dr.Inputs("ids"), seed=1) as error_map:
-        found = model(dense, ids)
-    flipped = model(dense, jagged(values=(0, 3, 2, 5, 4, 7)))
-    assert torch.equal(found, flipped) and not torch.equal(found, golden)
+    model, ids = Model(), jagged()
+    found, error_map = run(model, dr.BitFlip(1.0, bits=(0,)), dr.Inputs("ids"), ids)
+    assert torch.equal(found, model(jagged(values=(0, 3, 2, 5, 4, 7)))) and not torch.equal(found, model(ids))
     assert ids.values().tolist() == [1, 2, 3, 4, 5, 6] and error_map.log.calls == {"ids": 1}
     assert error_map.log.eligible_bits == 6 and hooks_of(model) == 0
 
 
 def test_ids_of_each_sample():
     """Two bits in the ids of each sample, wherever in the jagged values they lie; a sample without ids has none."""
-    model, dense = Bags(), torch.zeros(3, 2)
-    ids = jagged(values=(1, 2, 3, 4, 5, 6), lengths=(2, 0, 1, 2, 0, 1))
     target = dr.Inputs("ids", per="sample", out_of_range="wrap")
-    with torch.no_grad(), dr.inject(model, dr.FixedCount(2, bits=range(6)), target, seed=1) as error_map:
-        model(dense, ids)
-    frame = error_map.log.frame()
-    assert error_map.log.bits == 4 and set(frame["sample"]) == {0, 2}
+    _, error_map = run(Model(), dr.FixedCount(2, bits=range(6)), target, jagged(lengths=(2, 0, 1, 2, 0, 1)))
+    assert error_map.log.bits == 4 and set(error_map.log.frame()["sample"]) == {0, 2}
 
 
 def test_pooled_embeddings():
-    model, dense, ids = Bags(), torch.zeros(3, 2), jagged()
-    with torch.no_grad():
-        golden = model(dense, ids)
-        with dr.inject(model, SIGN, dr.Activations("embedding"), seed=1) as error_map:
-            assert torch.allclose(model(dense, ids), -golden)
-    assert error_map.log.calls == {"bags": 1} and error_map.log.words == 96
+    model, ids = Model(), jagged()
+    found, error_map = run(model, SIGN, dr.Activations("embedding"), ids)
+    assert torch.allclose(found, model.top(-model.tables(ids).values()))
+    assert error_map.log.calls == {"tables": 1} and error_map.log.words == 96
 
 
 @pytest.mark.parametrize(("out_of_range", "reads"), [("first", 0), ("wrap", 37)])
 def test_ids_out_of_range_are_guarded(out_of_range, reads):
     """Bit 6 of id 1 makes 65; a table of 28 rows has no such row."""
-    table = nn.EmbeddingBag(28, 3)
-    with (
-        torch.no_grad(),
-        dr.inject(table, dr.BitFlip(1.0, bits=(6,)), dr.Inputs("ids", out_of_range=out_of_range), seed=1),
-    ):
-        found = table(torch.tensor([[1]]))
+    table, target = nn.EmbeddingBag(28, 3), dr.Inputs("ids", out_of_range=out_of_range)
+    found, _ = run(table, dr.BitFlip(1.0, bits=(6,)), target, torch.tensor([[1]]))
     assert torch.equal(found[0], table.weight[reads % 28])
 
 
 @pytest.mark.parametrize("bit", [5, 6, 40, 62, 63])
 def test_ids_out_of_range_raise_before_the_look_up(bit):
-    model, dense = Bags(), torch.zeros(3, 2)
-    error_model = dr.BitFlip(1.0, bits=(bit, 5))
-    says = r"bags: id -?\d+ is out of range; the table has rows 0 to (49|69)"
-    with pytest.raises(IndexError, match=says), dr.inject(model, error_model, dr.Inputs("ids"), seed=1):
-        model(dense, jagged(values=(20, 20, 20, 60, 60, 60)))
+    model = Model()
+    with pytest.raises(IndexError, match=r"tables: id -?\d+ is out of range; the table has rows 0 to (49|69)"):
+        run(model, dr.BitFlip(1.0, bits=(bit, 5)), dr.Inputs("ids"), jagged(values=(20, 20, 20, 60, 60, 60)))
     assert hooks_of(model) == 0
 
 
@@ -268,8 +224,7 @@ def test_compiled_modules_are_refused_rather_than_left_alone():
         (nn.Sequential(compiled), dr.Activations("*")),
         (torch.compile(nn.Sequential(nn.EmbeddingBag(100, 4)), backend="eager"), dr.Inputs("ids")),
     ):
-        with pytest.raises(ValueError, match="is compiled"):
-            dr.inject(wrapped, SIGN, place, seed=1).__enter__()
+        refuses(dr.inject(wrapped, SIGN, place, seed=1).__enter__, ValueError, "is compiled")
         assert hooks_of(wrapped) == 0
 
 
@@ -278,14 +233,12 @@ def test_outputs_of_any_shape():
         def forward(self, x):
             return {"a": x + 1, "b": [x.sum(), (x.half(), (x > 0).int())]}
 
-    model = nn.Sequential(Many())
-    with dr.inject(model, dr.BitFlip(1.0, bits=(0,)), dr.Activations("0"), seed=1) as error_map:
-        found = model(torch.zeros(2, 2))
+    many, odd = nn.Sequential(Many()), nn.Sequential(nn.Identity())
+    found, error_map = run(many, dr.BitFlip(1.0, bits=(0,)), dr.Activations("0"), torch.zeros(2, 2))
     assert set(error_map.log.calls) == {"0[a]", "0[b][0]", "0[b][1][0]", "0[b][1][1]"}
     assert found["b"][1][1].tolist() == [[1, 1], [1, 1]] and isinstance(found["b"][1], tuple)
-    odd = nn.Sequential(nn.Identity())
-    with dr.inject(odd, SIGN, dr.Activations("0"), seed=1):
-        found = odd((None, 3, "text", torch.ones(2, dtype=torch.bool), defaultdict(list, x=torch.ones(1))))
+    given = (None, 3, "text", torch.ones(2, dtype=torch.bool), defaultdict(list, x=torch.ones(1)))
+    found, _ = run(odd, SIGN, dr.Activations("0"), given)
     assert found[:3] == (None, 3, "text") and found[3].all() and found[4]["x"] == -1 and found[4]["y"] == []
 
 
@@ -297,8 +250,9 @@ def test_in_a_campaign(evaluator, tmp_path):
     assert list(table["target"].unique()) == ["Activations(over_arch.*)", "Inputs(dense)", "Rows(user, [1, 2])", "all"]
     assert (table["ber"] == 1e-4).all() and table["seed"].nunique() == 8
     hit = table[table["target"] == "Activations(over_arch.*)"]
-    assert (hit["bits_flipped"] > 0).all() and (hit["n_events"] == hit["bits_flipped"]).all()
-    assert (hit["realised_rate"] == hit["bits_flipped"] / hit["n_sites"]).all()
+    flipped = hit["bits_flipped"].tolist()
+    assert min(flipped) > 0 and hit["n_events"].tolist() == flipped
+    assert hit["realised_rate"].tolist() == (hit["bits_flipped"] / hit["n_sites"]).tolist()
     assert hooks_of(evaluator.model) == 0 and evaluator.run().auc == evaluator.golden.auc
     row = hit.iloc[1]
     with dr.inject(evaluator.model, errors[0], targets[0], seed=int(row["seed"])):
@@ -320,7 +274,6 @@ def test_compiled_models_draw_anew_at_each_call(x):
 
 
 def test_an_interrupt_while_hooks_go_on_leaves_none(monkeypatch):
-    """Raised at each hook in turn."""
     model, real = net(), nn.Module.register_forward_hook
     for failing in range(3):
         calls = iter(range(10))
@@ -336,16 +289,8 @@ def test_an_interrupt_while_hooks_go_on_leaves_none(monkeypatch):
         assert hooks_of(model) == 0 and applied_maps(model) == ()
 
 
-def test_places_that_are_never_called_are_told(x):
-    """An unused module, a backward pass that never comes."""
+def test_a_backward_pass_that_never_comes(x):
     model = net()
-    model.add_module("spare", nn.Linear(1, 1))
-    model.forward = lambda x: nn.Sequential.forward(model[:3], x)
-    with (
-        pytest.warns(UserWarning, match="no error was injected at spare"),
-        dr.inject(model, SIGN, dr.Activations("spare"), seed=1),
-    ):
-        model(x)
     with pytest.warns(UserWarning, match="gradient of 0.weight"), dr.inject(model, SIGN, dr.Gradients("0.*"), seed=1):
         model(x)
 
@@ -370,40 +315,39 @@ def test_mistakes_are_not_the_models_doing(evaluator, tmp_path):
     """They stop a campaign rather than count as models that raised."""
     grid = {"errors": [dr.BitFlip(1e-3, bits=(40,))], "trials": 1}
     targets = [dr.Activations("dense_arch*")]
-    with pytest.raises(dr.injection.InjectionError, match="dense_arch.*bit 40"):
-        dr.Campaign(evaluator, targets=targets, store=tmp_path / "a", **grid).run(progress=False)
-    for target in (dr.Activations("typo"), dr.Gradients()):
-        with pytest.raises(ValueError, match="'typo'|gradients"):
-            dr.Campaign(evaluator, targets=[target], store=tmp_path / "b", **grid)
+    campaign = dr.Campaign(evaluator, targets=targets, store=tmp_path / "a", **grid)
+    refuses(lambda: campaign.run(progress=False), dr.injection.InjectionError, "dense_arch", "bit 40")
+    for target, said in ((dr.Activations("typo"), "'typo'"), (dr.Gradients(), "gradients")):
+        refuses(lambda target=target: dr.Campaign(evaluator, targets=[target], **grid), ValueError, said)
     assert hooks_of(evaluator.model) == 0
 
 
-def test_guards_see_keywords_and_leave_unread_features_alone():
+def test_guards_see_keywords_and_leave_dense_inputs_and_unread_features_alone():
     class Keywords(nn.Module):
         def __init__(self):
             super().__init__()
-            self.table, self.bags = nn.Embedding(28, 3), Bags().bags
+            self.table, self.bags = nn.Embedding(28, 3), Model().tables
 
-        def forward(self, ids, jagged):
-            return self.table(input=ids).sum() + self.bags(features=jagged).values().sum()
+        def forward(self, ids, jagged, dense):
+            return self.table(input=ids).sum() + self.bags(features=jagged).values().sum() + dense
 
     three = torchrec().KeyedJaggedTensor(
         keys=["f0", "f1", "unread"], values=torch.tensor([1, 2, -70]), lengths=torch.ones(3, dtype=torch.int64)
     )
-    target = dr.Inputs("ids", out_of_range="wrap")
-    model = Keywords()
-    with torch.no_grad(), dr.inject(model, dr.BitFlip(1.0, bits=(6,)), target, seed=1) as error_map:
-        assert model(torch.tensor([1]), three).isfinite()
-    assert set(error_map.log.calls) == {"ids", "ids[1]"}
+    inputs, target = (torch.tensor([1]), three, torch.ones(1)), dr.Inputs("ids", out_of_range="wrap")
+    found, error_map = run(Keywords(), dr.BitFlip(1.0, bits=(6,)), target, *inputs)
+    assert found.isfinite() and set(error_map.log.calls) == {"ids", "ids[1]"}
 
 
-def test_inputs_in_lists_and_dicts(x):
+def test_dense_inputs_also_in_lists_and_dicts(x):
     class Nested(nn.Module):
         def forward(self, x, others, *, named):
             return x.sum() + others[0].sum() + named["z"].sum()
 
+    before = x.clone()
     with dr.inject(model := Nested(), SIGN, dr.Inputs("dense"), seed=1) as error_map:
-        assert model(x, [x], named={"z": x}) == -3 * x.sum()
+        assert model(x, [x], named={"z": x}) == -3 * before.sum()
+    assert torch.equal(x, before) and hooks_of(model) == len(error_map) == 0 and error_map.log.bits == 3 * 48
     assert error_map.log.calls == {"dense": 1, "dense[1]": 1, "dense[2]": 1}
 
 
@@ -429,8 +373,7 @@ def test_a_wrong_order_of_undoing_undoes_nothing(x):
     inner = dr.injection.Injection(model, [(SIGN, "0")], seed=1)
     outer.apply()
     inner.apply()
-    with pytest.raises(RuntimeError, match="last in, first out"):
-        outer.undo()
+    refuses(outer.undo, RuntimeError, "last in, first out")
     assert hooks_of(model) == 1
     inner.undo()
     outer.undo()

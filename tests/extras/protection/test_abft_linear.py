@@ -8,10 +8,8 @@ import torch
 from torch import nn
 
 import drsrobust as dr
-from drsrobust.evaluation import Evaluator
-from drsrobust.injection import SingleBit
 from drsrobust.models import build_model, padded_batches, score
-from drsrobust_extras.protection.abft.linear import ABFTLinear, Differences, LinearCheck
+from drsrobust_extras.protection.abft.linear import Differences, LinearCheck
 from tests.click_models import CLICK_MODELS
 
 
@@ -29,7 +27,7 @@ def traces(model):
 
 def fitted(model, data, **options):
     rows = data.train.head(2000) if options.get("mode") == "calibrated" else None
-    return ABFTLinear.fit(model, rows, **options)
+    return dr.ABFTLinear.fit(model, rows, **options)
 
 
 @pytest.mark.parametrize(("name", "mode"), [*((name, "provable") for name in CLICK_MODELS), ("dlrm", "calibrated")])
@@ -54,10 +52,10 @@ def test_every_model_by_its_modules(name, mode, data):
 @pytest.mark.parametrize("bit", [23, 27, 30, 31])
 def test_every_sign_and_exponent_that_a_batch_uses(bit):
     model, x = two_layers()
-    abft = ABFTLinear.fit(model)
+    abft = dr.ABFTLinear.fit(model)
     for target in ("0.weight", "0.bias", "2.weight", "2.bias"):
         for seed in range(6):
-            with torch.no_grad(), dr.inject(model, SingleBit(bit), target, seed=seed) as error_map:
+            with torch.no_grad(), dr.inject(model, dr.SingleBit(bit), target, seed=seed) as error_map:
                 wrong = model(x)
                 with abft.attach(model) as watch:
                     assert np.array_equal(model(x), wrong, equal_nan=True)
@@ -67,7 +65,7 @@ def test_every_sign_and_exponent_that_a_batch_uses(bit):
 def test_mantissa_bits_show_down_to_rounding():
     (model, x), found = two_layers(), {}
     model[0].bias.data[3] = 0.2
-    abft = ABFTLinear.fit(model)
+    abft = dr.ABFTLinear.fit(model)
     for bit in range(23):
         with torch.no_grad(), abft.attach(model) as watch:
             model[0].bias.data.view(torch.int32)[3] ^= 1 << bit
@@ -118,7 +116,7 @@ def test_the_fast_path_gives_the_result_of_the_slow_one(bias, levels):
 
 def test_recompute_repairs_an_error_of_computation_and_not_of_memory():
     model, x = two_layers()
-    abft = ABFTLinear.fit(model, action="recompute")
+    abft = dr.ABFTLinear.fit(model, action="recompute")
     with torch.no_grad():
         golden = model(x)
         # The errors' hooks go on first, as hardware comes before what checks it.
@@ -127,14 +125,14 @@ def test_recompute_repairs_an_error_of_computation_and_not_of_memory():
             with abft.attach(model) as watch:
                 assert torch.equal(model(x), golden)
             assert watch.detected and watch.repaired and len(error_map.log.frame())
-        with dr.inject(model, SingleBit(30), "0.weight", seed=0), abft.attach(model) as watch:
+        with dr.inject(model, dr.SingleBit(30), "0.weight", seed=0), abft.attach(model) as watch:
             assert not torch.equal(model(x), golden)
             assert watch.detected and watch.repaired is False
 
 
 def test_zero_sets_the_row_to_0():
     layer = nn.Linear(4, 3)
-    abft = ABFTLinear.fit(layer, action="zero")
+    abft = dr.ABFTLinear.fit(layer, action="zero")
     x = torch.tensor([[1.0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
     with torch.no_grad():
         golden = layer(x)
@@ -149,7 +147,7 @@ def test_zero_sets_the_row_to_0():
 
 def test_restore_puts_the_layer_back_and_undo_finds_what_it_expects():
     model, x = two_layers()
-    abft = ABFTLinear.fit(model, action="restore")
+    abft = dr.ABFTLinear.fit(model, action="restore")
     words = [p.detach().clone() for p in model.parameters()]
     versions = [p._version for p in model.parameters()]
     with torch.no_grad():
@@ -170,14 +168,14 @@ def test_restore_puts_the_layer_back_and_undo_finds_what_it_expects():
 
 def test_every_third_batch():
     model, x = two_layers()
-    abft = ABFTLinear.fit(model, every=3)
-    assert abft.ordered and abft.cost(model).multiply_adds * 3 >= ABFTLinear.fit(model).cost(model).multiply_adds
+    abft = dr.ABFTLinear.fit(model, every=3)
+    assert abft.ordered and abft.cost(model).multiply_adds * 3 >= dr.ABFTLinear.fit(model).cost(model).multiply_adds
     with torch.no_grad(), abft.attach(model):
         for skipped in range(3):
             with abft.attach(model) as watch:
                 for _ in range(skipped):
                     model(x)
-                with dr.inject(model, SingleBit(31), "0.weight", seed=0):
+                with dr.inject(model, dr.SingleBit(31), "0.weight", seed=0):
                     model(x)
                     assert watch.detected is (skipped == 0)
                     for _ in range(2 - skipped):
@@ -193,9 +191,9 @@ def test_it_travels_to_another_instance(data, trained):
     assert abft.identity() == fitted(trained, data, action="restore").identity()
     assert abft.identity() != fitted(trained, data).identity() != fitted(trained, data, every=2).identity()
     twin = build_model("dlrm", data.schema)
-    assert ABFTLinear.fit(twin, action="restore").identity() != abft.identity()
+    assert dr.ABFTLinear.fit(twin, action="restore").identity() != abft.identity()
     twin.load_state_dict(trained.state_dict())
-    evaluator = Evaluator(twin, data.test)
+    evaluator = dr.Evaluator(twin, data.test)
     with evaluator.under(abft) as guarded, abft.attach(twin) as watch:
         assert np.array_equal(guarded.golden.scores, evaluator.golden.scores) and watch.detected is False
         with dr.inject(twin, dr.FixedCount(20, bits="exponent"), "mlp", seed=0) as error_map:
@@ -206,7 +204,7 @@ def test_it_travels_to_another_instance(data, trained):
 
 def test_keywords_and_other_shapes():
     layer = nn.Linear(4, 6)
-    abft = ABFTLinear.fit(layer)
+    abft = dr.ABFTLinear.fit(layer)
     x = torch.randn(7, 4, 5).transpose(1, 2)
     with torch.no_grad(), abft.attach(layer) as watch:
         layer(input=x)
@@ -220,11 +218,11 @@ def test_keywords_and_other_shapes():
 
 def test_products_that_round_their_factors():
     model, x = two_layers()
-    coarse = ABFTLinear.fit(model, products="tf32")
+    coarse = dr.ABFTLinear.fit(model, products="tf32")
     before = torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision("high")
-        with pytest.raises(ValueError, match="fit with products='tf32'"), ABFTLinear.fit(model).attach(model):
+        with pytest.raises(ValueError, match="fit with products='tf32'"), dr.ABFTLinear.fit(model).attach(model):
             pass
         with torch.no_grad(), coarse.attach(model) as watch:
             model(x)
@@ -236,5 +234,5 @@ def test_products_that_round_their_factors():
         model[0].weight.data.copy_(rounded)
         model(x)
     assert watch.detected is False
-    with pytest.raises(TypeError, match="autocast"), ABFTLinear.fit(model).attach(model), torch.autocast("cpu"):
+    with pytest.raises(TypeError, match="autocast"), dr.ABFTLinear.fit(model).attach(model), torch.autocast("cpu"):
         model(x)

@@ -7,20 +7,9 @@ from torch import nn
 import drsrobust as dr
 from drsrobust.injection.address_space import AddressSpace
 from drsrobust.mitigation.memory.ecc import SECDED
-from drsrobust_extras.protection.bit_protection import BitProtection
+from tests.extras.protection.decoding import decoded
 from tests.injection.oracle import FORMATS, field
-from tests.mitigation.plain import (
-    TRIAL,
-    WIDTHS,
-    errors_of,
-    masks_of,
-    memory_bits,
-    model_of,
-    random_masks,
-    screened,
-    table,
-    words_of,
-)
+from tests.mitigation.plain import WIDTHS, memory_bits, model_of, random_masks, screened, table, words_of
 
 TOP = ("sign", "exponent", 0)
 
@@ -34,7 +23,7 @@ def test_ideal_protection_is_the_map_without_these_bits():
     layer = nn.Linear(64, 64)
     drawn = dr.BitFlip(0.01).sample(dr.resolve(layer), seed=1)
     for bits, rest in ((range(23, 32), range(23)), ("exponent", ("sign", "mantissa")), ({30}, {*range(32)} - {30})):
-        after, expected = screened(BitProtection(bits), drawn, layer, 1), drawn.restrict(rest)
+        after, expected = screened(dr.BitProtection(bits), drawn, layer, 1), drawn.restrict(rest)
         left = after.remaining
         assert np.array_equal(left.word, expected.word) and np.array_equal(left.mask, expected.mask)
         assert after.detected is None
@@ -42,26 +31,24 @@ def test_ideal_protection_is_the_map_without_these_bits():
 
 @pytest.mark.parametrize("form", WIDTHS)
 def test_two_of_three(form):
-    model, mitigation = model_of(form), BitProtection(TOP, "everything", "tmr")
+    model, mitigation = model_of(form), dr.BitProtection(TOP, "everything", "tmr")
     _, width = memory_bits(model)
     bits = protected(form, width)
     inside = sum(1 << bit for bit in bits)
     masks = [random_masks(37, width, 37 * width // 4, seed) for seed in range(3)]
     copies = [{word: mask & inside for word, mask in one.items()} for one in masks]
-    beside = {f"t (copy {number})": errors_of(copies[number]) for number in (1, 2)}
-    decoded = mitigation.decode(words_of(mitigation, model), errors_of(masks[0]), beside, TRIAL)
-    left = masks_of(decoded.remaining)
+    left, report = decoded(mitigation, model, masks[0], {"t (copy 1)": copies[1], "t (copy 2)": copies[2]})
     for word in range(37):
         for bit in range(width):
             wrong = [one.get(word, 0) >> bit & 1 for one in masks]
             expected = sum(wrong) >= 2 if bit in bits else wrong[0]
             assert left.get(word, 0) >> bit & 1 == expected
-    assert decoded.detected and decoded.counts["outvoted"] > 0
+    assert report.detected and report.counts["outvoted"] > 0
 
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_code_words_of_protected_bits(form):
-    model, mitigation = model_of(form), BitProtection(TOP, "everything", "secded")
+    model, mitigation = model_of(form), dr.BitProtection(TOP, "everything", "secded")
     _, width = memory_bits(model)
     area = words_of(mitigation, model)
     code_words = mitigation.check_bits(area).units
@@ -71,30 +58,29 @@ def test_code_words_of_protected_bits(form):
     code = SECDED(size)
     assert area.code.data_bits == size and code_words == -(-len(places) // size)
     masks, own = random_masks(37, width, 60, 1), random_masks(code_words, code.check_bits, 4, 2)
-    remaining = mitigation.decode(area, errors_of(masks), {"t": errors_of(own)}, TRIAL).remaining
     expected = {word: mask & ~sum(1 << bit for bit in bits) for word, mask in masks.items()}
     for number in range(code_words):
         here = places[number * size : (number + 1) * size]
         data = sum(1 << k for k, (word, bit) in enumerate(here) if masks.get(word, 0) >> bit & 1)
-        decoded = code.decode(np.array([data], np.uint64), np.array([own.get(number, 0)]))
-        after = int(decoded.words[0])
+        after = int(code.decode(np.array([data], np.uint64), np.array([own.get(number, 0)])).words[0])
         after = data if after >> len(here) else after  # behind the last one's end
         for k, (word, bit) in enumerate(here):
             expected[word] = expected.get(word, 0) | (after >> k & 1) << bit
-    assert masks_of(remaining) == {word: mask for word, mask in sorted(expected.items()) if mask}
+    left, _ = decoded(mitigation, model, masks, {"t": own})
+    assert left == {word: mask for word, mask in expected.items() if mask}
 
 
 def test_what_it_costs():
     layer = table(1008)
     words = 1008 * 16
     for code, stored in (("ideal", 0), ("tmr", 18 * words), ("secded", words // 7 * 8)):
-        assert BitProtection(range(23, 32), code=code).cost(layer).stored_bits == stored
-    assert BitProtection({30}, code="secded").cost(layer).stored_bits == words // 64 * 8
+        assert dr.BitProtection(range(23, 32), code=code).cost(layer).stored_bits == stored
+    assert dr.BitProtection({30}, code="secded").cost(layer).stored_bits == words // 64 * 8
 
 
 def test_sets_by_component():
     model = nn.ModuleDict({"a": table(50), "b": nn.Linear(50, 50)})
-    mitigation = BitProtection({"a.*": {31}, "b": "exponent"})
+    mitigation = dr.BitProtection({"a.*": {31}, "b": "exponent"})
     assert mitigation.name == "bits 31 of a.*; exponent of b"
     drawn = dr.BitFlip(0.05).sample(dr.resolve(model), seed=1)
     left = screened(mitigation, drawn, model, 1).remaining
@@ -108,7 +94,7 @@ def test_composed():
     """From left to right: what protected bits leave is decoded; bits that are not protected are left to the code alone."""
     layer = table(2000)
     drawn = dr.BitFlip(3e-3).sample(dr.resolve(layer), seed=5)
-    bits, ecc = BitProtection("exponent"), dr.ECC()
+    bits, ecc = dr.BitProtection("exponent"), dr.ECC()
     both = screened(bits + ecc, drawn, layer, 5).remaining
     by_hand = screened(ecc, screened(bits, drawn, layer, 5).remaining, layer, 5).remaining
     assert np.array_equal(both.word, by_hand.word) and np.array_equal(both.mask, by_hand.mask)

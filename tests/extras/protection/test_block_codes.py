@@ -7,22 +7,13 @@ import pytest
 from torch import nn
 
 import drsrobust as dr
-from drsrobust.mitigation import (
-    UNCORRECTABLE,
-    LinearCode,
-    SymbolBlocks,
-    crc,
-    miscorrected,
-    mixed_columns,
-    odd_columns,
-    parity,
-    random_columns,
-)
+from drsrobust.mitigation import UNCORRECTABLE, LinearCode, SymbolBlocks, crc, miscorrected, odd_columns, parity
 from tests.mitigation.plain import screened
 from tests.refusals import refuses
 
-SEC = LinearCode(random_columns(128, 8, seed=3), 8, name="SEC")
+SEC = LinearCode(dr.mitigation.random_columns(128, 8, seed=3), 8, name="SEC")
 SECDED = LinearCode(odd_columns(256, 16, seed=1), 16, name="SEC-DED")
+LOWEST = LinearCode(odd_columns(256, 16), 16, name="lowest columns")
 BITS = {"SEC": SEC, "SECDED": SECDED, "CRC": crc(0x1021, 16, 256), "parity": parity(32)}
 
 
@@ -116,16 +107,14 @@ def test_published_shares_are_those_of_counting():
     """Of `dr.memory`: what random errors of a block pass each code."""
     published = {layer.code: layer.passes for layer in dr.memory("hbm4").layers["system"]}
     assert published["CRC16"] == pytest.approx(2**-16, abs=5e-6)  # written as .002 %
-    assert published["SEC-DED"] == pytest.approx(LinearCode(odd_columns(256, 16), 16).passes, abs=5e-4)  # as .4 %
+    assert published["SEC-DED"] == pytest.approx(LOWEST.passes, abs=5e-4)  # as .4 %
     for name, where, place, bits in (("hbm4", "on die", 0, 16), ("lpddr6", "system", 1, 8)):
         layer = dr.memory(name).layers[where][place]  # wrong symbols look like one at any of its places
         places = (layer.data_bits + layer.check_bits) / bits
         assert layer.passes == pytest.approx(places / (2**bits - 1), abs=5e-4)
 
 
-@pytest.mark.parametrize(
-    "code", [LinearCode(odd_columns(256, 16), 16), SECDED, BITS["CRC"]], ids=lambda code: code.name
-)
+@pytest.mark.parametrize("code", [LOWEST, SECDED, BITS["CRC"]], ids=lambda code: code.name)
 def test_random_blocks_pass_as_counted_where_check_bits_are_clean(code):
     data = np.random.default_rng(1).integers(0, 2**64, (200_000, 4), np.uint64)
     passed = (code.decode(data, np.zeros(len(data), np.uint64))[2] != UNCORRECTABLE).mean()
@@ -133,9 +122,8 @@ def test_random_blocks_pass_as_counted_where_check_bits_are_clean(code):
 
 
 def test_lowest_odd_columns_are_those_of_hsiao():
-    assert all(
-        odd_columns(n, c) == dr.mitigation.secded(n).columns[:n].tolist() for n, c in ((64, 8), (32, 7), (57, 7))
-    )
+    for bits, check in ((64, 8), (32, 7), (57, 7)):
+        assert odd_columns(bits, check) == dr.mitigation.secded(bits).columns[:bits].tolist()
 
 
 def test_codes_that_decode_differently_are_different_protections():
@@ -149,7 +137,8 @@ def test_codes_that_decode_differently_are_different_protections():
 
 
 def test_the_chain_depends_on_the_matrix():
-    doubles = [miscorrected(LinearCode(mixed_columns(128, 8, even=even, seed=0), 8), 2) for even in (8, 32, 64)]
+    columns = [dr.mitigation.mixed_columns(128, 8, even=even, seed=0) for even in (8, 32, 64)]
+    doubles = [miscorrected(LinearCode(one, 8), 2) for one in columns]
     assert doubles == pytest.approx([0.167, 0.45, 0.53], abs=0.01)
     assert miscorrected(dr.OnDieECC().code, 2) == pytest.approx(0.883, abs=1e-3)
     triples = [miscorrected(LinearCode(odd_columns(64, 8, seed=seed), 8), 3) for seed in (None, 0)]
@@ -176,7 +165,7 @@ def test_refusals():
     refuses(lambda: LinearCode([3, 16], 4), ValueError, "columns", 16)
     refuses(lambda: odd_columns(300, 8), ValueError, "300")
     refuses(lambda: odd_columns(-1, 8), ValueError, "data_bits", -1)
-    refuses(lambda: mixed_columns(64, 8, even=100, seed=0), ValueError, "even", 100)
+    refuses(lambda: dr.mitigation.mixed_columns(64, 8, even=100, seed=0), ValueError, "even", 100)
     refuses(lambda: SymbolBlocks.in_order(4096, 8), ValueError, "symbols", 514)
     refuses(lambda: SymbolBlocks.in_order(100, 16), ValueError, "data_bits", 100)
     refuses(lambda: SymbolBlocks.in_order(240, 24), ValueError, "bits", 24)

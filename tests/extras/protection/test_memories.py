@@ -1,8 +1,12 @@
-"""Memories by name: each number has a source, what has none is refused by name, and faults, chipkill and fleets use them."""
+"""Memories by name: each number has a source, what has none is refused, and faults and chipkill use them. Rates of errors."""
 
+import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 import drsrobust as dr
@@ -18,7 +22,7 @@ SPACE = dr.resolve(TABLE)
 def test_each_number_has_a_source_and_no_source_means_none(name):
     table = dr.memory(name).table()
     given = table["value"].notna()
-    assert (table["source"].ne("") == given).all() and table["read"].ne("").all()
+    assert (table["source"].str.len().gt(0) == given).all() and table["read"].str.len().gt(0).all()
     assert dr.memory(name).geometry.words * 8 >= 2**28 and dr.memory(dr.memory(name)).name == name
 
 
@@ -39,14 +43,11 @@ def test_one_device_fails_in_all_of_its_bits():
 
 
 def test_the_memory_of_2012_by_name_has_the_strata_of_none():
-    of_none, by_name = (
-        [
-            (one.name, one.probability)
-            for one in dr.MemoryFault("bit", memory=name).strata(SPACE, dr.injection.CriticalBits())
-        ]
-        for name in (None, "ddr2-2012")
-    )
-    assert by_name == of_none and len(of_none) > 1
+    faults = [dr.MemoryFault("bit", memory=name) for name in (None, "ddr2-2012")]
+    of_none, by_name = (fault.strata(SPACE, dr.injection.CriticalBits()) for fault in faults)
+    assert len(of_none) > 1
+    for one, other in zip(of_none, by_name, strict=True):
+        assert (one.name, one.probability) == (other.name, other.probability)
 
 
 def test_chipkill_corrects_one_of_ten_devices_and_none_where_there_is_one():
@@ -85,3 +86,38 @@ def test_refusals():
     refuses(lambda: dr.MemoryFault("row", memory="hbm4", chips=[1]), ValueError, "chips", 1)
     refuses(lambda: dr.MemoryFault("row", memory="hbm4", lines=1), ValueError, "lines", 1)
     refuses(lambda: dr.MemoryFault("bit", memory="ddr5", critical=0), ValueError, "critical", 0)
+
+
+def test_rates_by_hand():
+    """25,000 FIT per Mbit are 25,000 / 1e9 / 2**20 errors per bit and hour: 2.38e-11 (Schroeder et al., 2009)."""
+    assert dr.rates.ber(25_000, 1) == pytest.approx(2.384e-11, rel=1e-3)
+    assert dr.rates.ber(70_000, 1) == pytest.approx(6.676e-11, rel=1e-3)
+    assert dr.rates.ber(0, 1e6) == dr.rates.ber(1e6, 0) == 0.0
+    assert dr.rates.ber(1e30, 1e9) == 1.0
+
+
+@given(st.floats(1e-15, 0.999), st.floats(1e-3, 1e5))
+def test_there_and_back(ber, hours):
+    fit = dr.rates.fit_per_mbit(ber, hours)
+    assert dr.rates.ber(fit, hours) == pytest.approx(ber, rel=1e-9)
+    assert dr.rates.hours(ber, fit) == pytest.approx(hours, rel=1e-9)
+
+
+@pytest.mark.parametrize("end", [1e-9, 1e-5, 1.00001e-5, 1e-3, 0.5, 0.999])
+def test_the_mean_over_an_interval(end):
+    """Against the sum over a million moments."""
+    fit = dr.rates.fit_per_mbit(end, 24)
+    moments = (np.arange(1_000_000) + 0.5) / 1_000_000
+    expected = -np.expm1(math.log1p(-end) * moments).mean()
+    assert dr.rates.mean_ber(fit, 24) == pytest.approx(expected, rel=1e-6)
+
+
+def test_events_and_faults_count_different_things():
+    """5,000 to 14,000 logged events per TB and day; 0.013 faults, the sum over the modes of `MemoryFault`."""
+    frame = dr.rates.field_rates(24).set_index("kind")
+    assert frame.loc["events", "per_tb_day_low"] == pytest.approx(5033, rel=1e-3)
+    assert frame.loc["events", "per_tb_day_high"] == pytest.approx(14_093, rel=1e-3)
+    assert frame.loc["faults", "per_tb_day_low"] == pytest.approx(0.01300, rel=1e-3)
+    assert frame.loc["faults", "fit_low"] * 1024 == pytest.approx(sum(one.total for one in dr.rates.FIT.values()))
+    assert frame.loc["events", "ber_low"] == pytest.approx(24 * 2.384e-11, rel=1e-3)
+    assert frame.loc["events", "fit_low"] / frame.loc["faults", "fit_low"] == pytest.approx(3.9e5, rel=0.01)

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import drsrobust as dr
-from drsrobust_extras.protection.parity import ParityZero
-from tests.mitigation.plain import TRIAL, WIDTHS, errors_of, masks_of, memory_bits, model_of, screened, table, words_of
+from tests.extras.protection.decoding import decoded
+from tests.mitigation.plain import WIDTHS, memory_bits, model_of, screened, table
 
-PARITY = ParityZero("everything")
+PARITY = dr.ParityZero("everything")
 
 
 @pytest.mark.parametrize("form", WIDTHS)
@@ -20,32 +20,32 @@ def test_word_by_word(form, data):
     words, width = memory_bits(model)
     masks = data.draw(st.dictionaries(st.integers(0, 36), st.integers(1, 2**width - 1), max_size=37))
     own = data.draw(st.dictionaries(st.integers(0, 36), st.just(1), max_size=37))
-    decoded = PARITY.decode(words_of(PARITY, model), errors_of(masks), {"t": errors_of(own)}, TRIAL)
+    left, report = decoded(PARITY, model, masks, {"t": own})
     expected, zeroed = {}, 0
     for place, word in enumerate(words):
         mask, parity = masks.get(place, 0), own.get(place, 0)
         odd = (mask.bit_count() + parity) % 2
         zeroed += odd
         expected[place] = word if odd else mask
-    assert masks_of(decoded.remaining) == {place: mask for place, mask in expected.items() if mask}
-    assert decoded.counts["zeroed"] == zeroed and decoded.detected == bool(zeroed)
+    assert left == {place: mask for place, mask in expected.items() if mask}
+    assert report.counts["zeroed"] == zeroed and report.detected == bool(zeroed)
 
 
 def test_in_a_model():
     layer = table(1000)
     drawn = dr.BitFlip(1e-4).sample(dr.resolve(layer), seed=1)
-    after = screened(ParityZero(), drawn, layer, 1)
+    after = screened(dr.ParityZero(), drawn, layer, 1)
     assert (after.detected, after.repaired) == (True, False)
-    with dr.inject(layer, dr.BitFlip(1e-4), seed=1, mitigation=ParityZero()) as left:
+    with dr.inject(layer, dr.BitFlip(1e-4), seed=1, mitigation=dr.ParityZero()) as left:
         assert np.array_equal(left.word, after.remaining.word) and left.words >= drawn.words
         assert (layer.weight.view(-1)[left.frame().word.to_numpy().copy()] == 0).all()
-    assert ParityZero().cost(layer).stored_bits == 16_000
-    assert screened(ParityZero(), dr.BitFlip(0.0).sample(dr.resolve(layer), seed=1), layer, 1).detected is False
+    assert dr.ParityZero().cost(layer).stored_bits == 16_000
+    assert screened(dr.ParityZero(), dr.BitFlip(0.0).sample(dr.resolve(layer), seed=1), layer, 1).detected is False
 
 
 def test_an_error_in_a_word_that_is_0_already_is_put_right():
     layer = table(100)
     layer.weight.data.zero_()
     drawn = dr.BitFlip(1e-4, bits=range(32)).sample(dr.resolve(layer), seed=1)
-    left = screened(ParityZero(), drawn, layer, 1)
+    left = screened(dr.ParityZero(), drawn, layer, 1)
     assert drawn.bits and not left.remaining.bits and (left.detected, left.repaired) == (True, True)

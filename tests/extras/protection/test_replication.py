@@ -8,18 +8,9 @@ from hypothesis import strategies as st
 
 from drsrobust.injection.number_formats import plain
 from drsrobust_extras.protection.replication import Replication, majority, median
+from tests.extras.protection.decoding import decoded
 from tests.injection.oracle import FORMATS
-from tests.mitigation.plain import (
-    TRIAL,
-    WIDTHS,
-    errors_of,
-    masks_of,
-    memory_bits,
-    model_of,
-    random_masks,
-    table,
-    words_of,
-)
+from tests.mitigation.plain import WIDTHS, memory_bits, model_of, random_masks, table
 
 
 @given(st.sampled_from([3, 5, 7, 9]).flatmap(lambda n: st.lists(st.integers(0, 2**64 - 1), min_size=n, max_size=n)))
@@ -60,14 +51,13 @@ def test_word_by_word(form, copies, vote, seed):
     model, mitigation = model_of(form), Replication(copies, vote, "everything")
     words, width = memory_bits(model)
     masks = [random_masks(37, width, 60, seed * 10 + number) for number in range(copies)]
-    stored = {f"t (copy {number})": errors_of(mask) for number, mask in enumerate(masks) if number}
-    decoded = mitigation.decode(words_of(mitigation, model), errors_of(masks[0]), stored, TRIAL)
-    left = masks_of(decoded.remaining)
+    copies_of = {f"t (copy {number})": mask for number, mask in enumerate(masks) if number}
+    left, report = decoded(mitigation, model, masks[0], copies_of)
     for place, word in enumerate(words):
         held = [np.array([word ^ mask.get(place, 0)], np.uint64) for mask in masks]
         voted = majority(held) if vote == "majority" else median(held, plain(getattr(torch, form)))
         assert word ^ int(voted[0]) == left.get(place, 0)
-    assert decoded.detected and decoded.repaired == (not left)
+    assert report.detected and report.repaired == (not left)
 
 
 def test_cost():
@@ -75,7 +65,7 @@ def test_cost():
 
 
 def test_copies_that_agree_on_a_wrong_value_are_not_noticed():
-    model, mitigation = model_of("int8"), Replication(target="everything")
-    same = errors_of({3: 5})
-    decoded = mitigation.decode(words_of(mitigation, model), same, {"t (copy 1)": same, "t (copy 2)": same}, TRIAL)
-    assert masks_of(decoded.remaining) == {3: 5} and not decoded.detected
+    same = {3: 5}
+    copies = {"t (copy 1)": same, "t (copy 2)": same}
+    left, report = decoded(Replication(target="everything"), model_of("int8"), same, copies)
+    assert left == same and not report.detected

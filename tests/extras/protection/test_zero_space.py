@@ -8,9 +8,11 @@ from torch import nn
 import drsrobust as dr
 from drsrobust.mitigation.memory.ecc import SECDED
 from drsrobust_extras.protection.zero_space import ZeroSpaceECC, reserve_bits
+from tests.extras.protection.decoding import decoded
 from tests.injection.spaces import filled, holder
 from tests.injection.test_quantized import ids, quantized, table
-from tests.mitigation.plain import TRIAL, errors_of, map_of, masks_of, random_masks, screened, words_of
+from tests.mitigation.plain import map_of, random_masks, screened
+from tests.refusals import refuses
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.ao.quantization")
 
@@ -23,28 +25,22 @@ def int8_model(size=37):
 
 
 def by_hand(held, masks, free, action, zero):
-    """The bytes of a block in memory (with check bits) after errors, decoded and read back.
+    """The bytes of a block in memory (with check bits) after flips, decoded and read back; the free bit of the first 7 repeats
+    (0) or opposes (1) the highest one, and the byte `zero` means 0."""
 
-    Args:
-        held: 8 bytes of the model.
-        masks: flips in memory.
-        free: whether the free bit of the first 7 repeats (0) or opposes (1) the highest one.
-        action: on uncorrectable errors.
-        zero: the byte that means 0.
-    """
+    def folded(block):
+        data = [(byte & 0x3F) | (byte >> 7) << 6 for byte in block[:7]] + [block[7]]
+        return np.array([sum(part << 7 * place for place, part in enumerate(data))], np.uint64)
+
     code = SECDED(57)
-    data = [(byte & 0x3F) | (byte >> 7) << 6 for byte in held[:7]] + [held[7]]
-    word = sum(part << 7 * place for place, part in enumerate(data))
-    check = int(code.encode(np.array([word], np.uint64))[0])
+    check = int(code.encode(folded(held))[0])
     stored = [(byte & 0xBF) | (check >> place & 1) << 6 for place, byte in enumerate(held[:7])] + [held[7]]
     stored = [byte ^ mask for byte, mask in zip(stored, masks, strict=True)]
-    data = [(byte & 0x3F) | (byte >> 7) << 6 for byte in stored[:7]] + [stored[7]]
-    word = sum(part << 7 * place for place, part in enumerate(data))
     check = sum((byte >> 6 & 1) << place for place, byte in enumerate(stored[:7]))
-    decoded = code.decode(np.array([word], np.uint64), np.array([check]))
-    if decoded.status[0] == 2 and action != "keep":
+    found = code.decode(folded(stored), np.array([check]))
+    if found.status[0] == 2 and action != "keep":
         return held if action == "restore" else [zero] * 8
-    word = int(decoded.words[0])
+    word = int(found.words[0])
     read = [word >> 7 * place & 0x7F for place in range(7)]
     return [(part & 0x3F) | (part >> 6) << 7 | ((part >> 6) ^ free) << 6 for part in read] + [word >> 49]
 
@@ -56,7 +52,7 @@ def test_block_by_block(action):
     mitigation = ZeroSpaceECC(action, "everything")
     for seed in range(20):
         masks = random_masks(37, 8, 1 + seed // 3, seed)
-        left = masks_of(mitigation.decode(words_of(mitigation, model), errors_of(masks), {}, TRIAL).remaining)
+        left, _ = decoded(mitigation, model, masks)
         for block in range(4):
             here = range(8 * block, 8 * block + 8)
             hit = [masks.get(place, 0) for place in here]
@@ -95,12 +91,6 @@ def test_fbgemms_rows(how, action):
             masks = [hit.get(place, 0) for place in here]
             after = by_hand([int(held[place]) for place in here], masks, 1, action, 128)
             assert [int(held[place]) ^ found.get(place, 0) for place in here] == after
-
-
-def test_tables_that_were_not_prepared_are_refused():
-    model = holder(t=torch.full((16,), 100, dtype=torch.int8))
-    with pytest.raises(ValueError, match=r"t: block 1 holds the bytes \[100, .*\[-64, 63\].*reserve_bits"):
-        screened(ZeroSpaceECC(target="everything"), map_of(model, {9: 1}), model, 1)
 
 
 def test_clipping_int8():
@@ -155,6 +145,6 @@ def test_a_model_without_room_is_refused_before_any_trial(tmp_path):
     evaluator = dr.Evaluator(model, rows, forward=lambda model, batch: model(batch[0])[:, 0], output="logit")
     ecc, grid = ZeroSpaceECC(target="everything"), {"errors": dr.FixedCount(1), "targets": ["everything"], "trials": 1}
     for protection in (ecc, dr.NaNGuard(prior=0.5) + ecc):
-        with pytest.raises(ValueError, match=r"block 63 .*reserve_bits"):
-            dr.Campaign(evaluator, mitigations=[None, protection], store=tmp_path / "s", **grid)
+        options = grid | {"mitigations": [None, protection], "store": tmp_path / "s"}
+        refuses(lambda options=options: dr.Campaign(evaluator, **options), ValueError, "block 63", "[-64, 63]")
     assert not (tmp_path / "s").exists()

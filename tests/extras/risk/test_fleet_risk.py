@@ -19,32 +19,24 @@ from tests.refusals import refuses
 MODEL = nn.Linear(64, 64, bias=False)
 SMALL = Geometry(ranks=1, banks=2, rows=4, columns=2048)
 OPTIONS = {"hosts": 10, "memory": 2 * 128 * 1024, "recommendations": 100, "geometry": SMALL, "repair_time": 48.0}
+FIELD = {"hosts": 10_000, "memory": "1TiB", "recommendations": 1e6}
 NEVER = dict.fromkeys(FIT, Fit(0.0, 0.0))
 ROWS = NEVER | {"row": Fit(2e6, 3e6)}
+SECDED = {"mitigation": "SECDED", "mitigation_kind": "ECC", "corrects_mode": "bit"}
 # A row of the model is one of eight: 18 devices * 2e6 (3e6) FIT * 24e-9 / 8 * 10 hosts reach a model in a day.
 ROW_HITS = (1.08, 1.62)
 
 
 def damage(changed=(0.2, 0.4), lost=(0.1, 0.3), modes=("row",), mitigation="none", **columns):
     """Trials of each mode as a campaign has them."""
-    each = {
-        "decision_changed": list(changed),
-        "decision_changed_no_click": list(changed),
-        "nan_share": 0.0,
-        "bits_left": 1,
-        "auc_drop": list(lost),
-        "outcome": "ok",
-        "stopped": None,
-        "n_bits": 64 * 64 * 32,
-    }
+    each = {"auc_drop": list(lost), "outcome": "ok", "stopped": None, "n_bits": 64 * 64 * 32, "bits_left": 1}
+    each |= dict.fromkeys(("decision_changed", "decision_changed_no_click"), list(changed)) | {"nan_share": 0.0}
     each |= {"model": "m", "dataset": "d", "protocol": "corrected", "rate": None, "ber": None, "target": "all"}
     each |= {"mitigation": mitigation, "mitigation_kind": "none", "auc_golden": 0.8, "nan_rows": 0}
     each |= {"error_chips": None, "error_mapping": "in order", "corrects_mode": None}
     each |= {"inf_rows": 0, "n_sites": 9, "n_events": 1, "checkpoint": "c", "data": "f"}
-    parts = [
-        pd.DataFrame(each | {"error_model": f"MemoryFault({mode!r})", "error_mode": mode} | columns) for mode in modes
-    ]
-    return pd.concat(parts, ignore_index=True)
+    errors = [{"error_model": f"MemoryFault({mode!r})", "error_mode": mode} for mode in modes]
+    return pd.concat([pd.DataFrame(each | error | columns) for error in errors], ignore_index=True)
 
 
 def row_of(table, mitigation="none"):
@@ -98,15 +90,12 @@ def test_the_loss_that_is_exceeded_once_in_a_time():
     assert row_of(fleet.table())[["loss_once_a_year", "loss_once_in_ten_years"]].tolist() == [0.3, 0.3]
     better = dr.fleet(damage(lost=(-0.1, -0.15)), MODEL, rates=ROWS, **OPTIONS)
     assert (better.tail([1, 10])["loss"] == 0).all()
-    assert [_exceeded([0.3], [a_year], 1.0) for a_year in (1.0, 1 + 1e-9, 1 + 2e-9)] == [
-        0.0,
-        0.0,
-        0.3,
-    ]  # but for rounding
+    exceeded = [_exceeded([0.3], [a_year], 1.0) for a_year in (1.0, 1 + 1e-9, 1 + 2e-9)]
+    assert exceeded == [0.0, 0.0, 0.3]  # but for rounding
 
 
 def test_what_a_code_cannot_repair_stops_the_host():
-    code = damage(mitigation="SECDED", mitigation_kind="ECC", corrects_mode="bit", stopped=[True, False])
+    code = damage(**SECDED, stopped=[True, False])
     watch = damage(mitigation="range", mitigation_kind="WeightRange", detected=True, repaired=False)
     raised = damage((None, 0.4), (None, 0.3), mitigation="raises", outcome=["raised", "ok"])
     table = dr.fleet(pd.concat([damage(), code, watch, raised]), MODEL, rates=ROWS, **OPTIONS).table()
@@ -124,14 +113,14 @@ def test_what_a_code_cannot_repair_stops_the_host():
 NAN = {"decision_changed_no_click": [0.15, 0.25], "nan_share": [0.1, 0.3]}  # of 0.2 and 0.4 wrong, if a NaN is wrong
 
 
-@pytest.mark.parametrize(
-    ("nonfinite", "wrong", "said"),
-    [
-        ("wrong", 0.3, "or NaN"),
-        ("no click", 0.2, "a NaN is no click"),
-        ("caught", 0.1, "a NaN is caught, and not served"),
-    ],
-)
+RULES = [
+    ("wrong", 0.3, "or NaN"),
+    ("no click", 0.2, "a NaN is no click"),
+    ("caught", 0.1, "a NaN is caught, and not served"),
+]
+
+
+@pytest.mark.parametrize(("nonfinite", "wrong", "said"), RULES)
 def test_what_a_nan_counts_as(nonfinite, wrong, said):
     """The rule decides how many are wrong; how many have no number is counted apart, by every rule."""
     fleet = dr.fleet(damage(**NAN), MODEL, rates=ROWS, nonfinite=nonfinite, **OPTIONS)
@@ -153,28 +142,24 @@ def test_hosts_stop_for_words_outside_of_the_model_too():
     memory, 0.08 in the model; without a code no host stops, and where trials have seen none, some may."""
     trials = damage(modes=tuple(FIT))
     larger = trials["error_mode"] != "bit"
-    code = trials.assign(
-        mitigation="SECDED", mitigation_kind="ECC", corrects_mode="bit", stopped=larger, bits_left=larger.astype(int)
-    )
+    code = trials.assign(**SECDED, stopped=larger, bits_left=larger.astype(int))
     other = trials.assign(mitigation="other", stopped=False)
-    options = {"hosts": 10_000, "memory": "1TiB", "recommendations": 1e6}
-    table = dr.fleet(pd.concat([trials, code, other]), MODEL, **options).table().set_index("mitigation")
+    table = dr.fleet(pd.concat([trials, code, other]), MODEL, **FIELD).table().set_index("mitigation")
     devices = 9216 * 10_000
     assert table.loc["SECDED", "stops_anywhere_per_day"] == pytest.approx(devices * 33.3 * 24e-9)
     assert table.loc["SECDED", "stops_per_day"] < 0.09
     assert table.loc["SECDED", "stops_anywhere_per_day_low"] < 60
+    none = table.loc["none"]
     for end in ("", "_high"):
-        assert table.loc["none", f"stops_anywhere_per_day{end}"] == pytest.approx(
-            table.loc["none", f"stops_per_day{end}"]
-        )
+        assert none[f"stops_anywhere_per_day{end}"] == pytest.approx(none[f"stops_per_day{end}"])
     assert table.loc["other", "stops_anywhere_per_day"] == 0 < table.loc["other", "stops_anywhere_per_day_high"]
-    events = dr.fleet(code, MODEL, rates=EVENTS, **options).table().iloc[0]
+    events = dr.fleet(code, MODEL, rates=EVENTS, **FIELD).table().iloc[0]
     assert events["stops_anywhere_per_day_high"] == 0  # each one wrong bit, which SECDED corrects
 
 
 def test_how_many_ranks_a_fault_reaches():
-    trials, options = damage(modes=tuple(FIT)), {"hosts": 10_000, "memory": "1TiB", "recommendations": 1e6}
-    four, two, one = (dr.fleet(trials, MODEL, ranks_reached=ranks, **options) for ranks in (None, 2, 1))
+    trials = damage(modes=tuple(FIT))
+    four, two, one = (dr.fleet(trials, MODEL, ranks_reached=ranks, **FIELD) for ranks in (None, 2, 1))
     ranks = [fleet.modes.set_index("error_mode")["permanent"] for fleet in (four, two, one)]
     assert (ranks[1] / ranks[0]).tolist() == pytest.approx([1, 1, 1, 1, 1, 1, 0.5])
     assert (ranks[2] / ranks[0]).tolist() == pytest.approx([1, 1, 1, 1, 1, 1, 0.25])
@@ -190,11 +175,11 @@ def test_how_many_ranks_a_fault_reaches():
 )
 def test_a_fleet_that_would_be_larger_than_itself_is_refused(times, rates, active):
     """2.6 million active faults on 10,000 hosts, and more wrong recommendations than served."""
-    trials, options = damage(modes=tuple(FIT)), {"hosts": 10_000, "memory": "1TiB", "recommendations": 1e6}
+    trials = damage(modes=tuple(FIT))
     says = f"^{active}.* faults would be active at a time in the models of 10,000 hosts; it must be at most one a host"
     with pytest.raises(ValueError, match=says):
-        dr.fleet(trials, MODEL, rates=rates, **options | times)
-    table = dr.fleet(trials, MODEL, rates=rates, **options).table()
+        dr.fleet(trials, MODEL, rates=rates, **FIELD | times)
+    table = dr.fleet(trials, MODEL, rates=rates, **FIELD).table()
     assert (table["wrong_per_day_high"] <= 1e10).all()
 
 
@@ -210,9 +195,7 @@ def test_the_simulation_agrees_with_the_closed_form():
     """Means of 40 runs, within four of their standard errors, of transient and permanent faults of three modes."""
     rates = NEVER | {"row": Fit(2e6, 1e6), "bank": Fit(4e5, 0.0), "bit": Fit(0.0, 5e6)}
     trials = damage((0.1, 0.2, 0.9), (0.0, 0.05, 0.3), ("row", "bank", "bit"))
-    code = trials.assign(
-        mitigation="SECDED", mitigation_kind="ECC", corrects_mode="bit", stopped=[True, False, False] * 3
-    )
+    code = trials.assign(**SECDED, stopped=[True, False, False] * 3)
     both = pd.concat([trials, code]).assign(nan_share=[0.05, 0.1, 0.3] * 6)
     fleet = dr.fleet(both, MODEL, rates=rates, **OPTIONS | {"push_interval": 36.0})
     table = fleet.table().set_index("mitigation")
@@ -238,9 +221,8 @@ def test_a_fleet_of_the_field():
     """10,000 hosts of 1 TiB have 130 faults a day in devices of data, and 9/8 of that in all. With devices of 16 Gb there is a
     sixteenth of them, and of those of single bits in the model; but a chip that fails in all ranks hits it as before."""
     trials = damage(modes=tuple(FIT))
-    options = {"hosts": 10_000, "memory": "1TiB", "recommendations": 1e6}
-    one = dr.fleet(trials, MODEL, **options)
-    sixteen = dr.fleet(trials, MODEL, geometry=Geometry(banks=16, rows=131072, columns=2048), **options)
+    one = dr.fleet(trials, MODEL, **FIELD)
+    sixteen = dr.fleet(trials, MODEL, geometry=Geometry(banks=16, rows=131072, columns=2048), **FIELD)
     in_data = 10_000 * dr.rates.field_rates().set_index("kind").loc["faults", "per_tb_day_low"]
     assert one.faults_per_day == pytest.approx(in_data * 9 / 8) and in_data == pytest.approx(130, rel=0.01)
     assert one.faults_per_day == pytest.approx(16 * sixteen.faults_per_day)
@@ -250,7 +232,7 @@ def test_a_fleet_of_the_field():
     hits = dr.MemoryFault().hits_per_hour(dr.resolve(MODEL))
     expected = [24 * 10_000 * hits[mode].permanent for mode in one.modes["error_mode"]]
     assert one.modes["permanent"].tolist() == pytest.approx(expected)
-    terabyte = dr.fleet(trials, MODEL, **options | {"memory": "1TB"})
+    terabyte = dr.fleet(trials, MODEL, **FIELD | {"memory": "1TB"})
     assert terabyte.faults_per_day == pytest.approx(one.faults_per_day * 10**12 / 2**40)
 
 
@@ -304,7 +286,7 @@ def test_of_a_campaign(evaluator, tmp_path):
     errors = [dr.MemoryFault(mode) for mode in FIT]
     options = {"mitigations": [None, dr.ECC()], "metrics": ["decision_changed"], "sampling": "stratified", "trials": 12}
     trials = dr.Campaign(evaluator, errors=errors, store=tmp_path / "s", **options).run(progress=False, workers=1)
-    fleet = dr.fleet(trials, evaluator.model, hosts=10_000, memory="1TiB", recommendations=1e6)
+    fleet = dr.fleet(trials, evaluator.model, **FIELD)
     plain, code = (row for _, row in fleet.table().iterrows())
     assert plain["wrong_per_day"] > 1000 > code["wrong_per_day"]
     assert code["stops_per_day"] > 0.05 > plain["stops_per_day"]
