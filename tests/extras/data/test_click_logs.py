@@ -1,45 +1,51 @@
-"""Criteo and Avazu, from their lines to data sets; hashed ids; bad lines that are refused, or skipped, listed and counted."""
+"""Criteo and Avazu, from their lines to data sets; hashed ids; bad lines; a call after a killed one."""
 
 import gzip
 import hashlib
+import os
+import signal
 import warnings
 
 import numpy as np
 import pytest
 
-from drsrobust._hashing import splitmix64
-from drsrobust_extras.data import text_lines
-from drsrobust_extras.data.click_logs import (
-    CATEGORIES,
-    COUNT_COLUMNS,
-    FEATURES,
-    HEADER,
-    MISSING_COUNT,
-    TABLES,
-    buckets,
-)
+from drsrobust._hashing import folder_digests
+from drsrobust_extras.data import click_logs, id_encoding, text_lines
+from drsrobust_extras.data.click_logs import CATEGORIES, COUNT_COLUMNS, FEATURES, HEADER, TABLES, buckets
 from drsrobust_extras.data.id_encoding import hash_ids
 from drsrobust_extras.data.load import load_dataset
 from drsrobust_extras.data.text_lines import BadLines, DataError
-from tests.extras.data.criteo_lines import line as criteo_line
-from tests.extras.data.criteo_lines import many
+from tests.refusals import refuses
+
+
+def criteo_line(label, integers, categories):
+    return "\t".join([str(label), *(str(i) for i in integers), *categories]) + "\n"
+
+
+def many(n, seed=0):
+    """n lines with every kind of value: missing, negative and large integers, frequent, rare and missing categories."""
+    rng = np.random.default_rng(seed)
+    lines = []
+    for _ in range(n):
+        integers = [x if x > -3 else "" for x in rng.integers(-5, 40, 13)]
+        categories = ["" if x == 0 else f"{x * 999_999_937 % 2**32:08x}" for x in rng.geometric(0.2, 26) - 1]
+        lines.append(criteo_line(rng.integers(0, 2), integers, categories))
+    return lines
 
 
 def test_buckets():
     """By hand: ln(3)^2 = 1.2, ln(7)^2 = 3.8, ln(8)^2 = 4.3, ln(1000)^2 = 47.7, ln(2^63 - 1)^2 = 1906.9."""
-    values = [MISSING_COUNT, -(2**63) + 1, -2, -1, 0, 1, 2, 3, 7, 8, 1000, 2**63 - 1]
+    values = [text_lines.EMPTY_INTEGER, -(2**63) + 1, -2, -1, 0, 1, 2, 3, 7, 8, 1000, 2**63 - 1]
     found = buckets(np.array(values)).tolist()
     assert found[2:] == [-4, -3, -2, -1, 0, 1, 3, 4, 47, 1906]
     assert len(set(found)) == len(found)  # all of them are different categories
 
 
 @pytest.mark.parametrize("schema", ["dlrm", "fields"])
-def test_against_a_plain_reading(tmp_path, schema):
+def test_against_a_plain_reading(file, schema):
     """Every cell, against Python's own split and dictionaries; vocabularies are made of training rows alone."""
     lines = many(400)
-    path = tmp_path / "lines.txt"
-    path.write_text("".join(lines))
-    data = load_dataset("criteo-sample", path=path, schema=schema, min_count=3)
+    data = load_dataset("criteo-sample", path=file("".join(lines)), schema=schema, min_count=3)
     cells = [text.rstrip("\n").split("\t") for text in lines]
     splits = (data.train, data.valid, data.test)
     for place, name in enumerate(["label", *COUNT_COLUMNS, *CATEGORIES]):
@@ -64,12 +70,11 @@ def test_against_a_plain_reading(tmp_path, schema):
             assert split.sparse[name].values.tolist() == ids, name
 
 
-def test_hashing(tmp_path):
+def test_hashing(file):
     """Id 0 is for what is missing; a value has one id in all parts."""
-    path = tmp_path / "lines.txt"
-    path.write_text("".join(many(300)))
-    data = load_dataset("criteo-sample", path=path, schema="fields", hash_size=7)
-    cells = [text.rstrip("\n").split("\t") for text in path.read_text().splitlines()]
+    lines = many(300)
+    data = load_dataset("criteo-sample", path=file("".join(lines)), schema="fields", hash_size=7)
+    cells = [text.rstrip("\n").split("\t") for text in lines]
     for place, feature in enumerate(data.schema.features, 1):
         of = {}
         for split in (data.train, data.valid, data.test):
@@ -121,26 +126,14 @@ def line(**changes):
     return ",".join(str(changes.get(name, value)) for name, value in zip(HEADER, FIRST.split(","), strict=True)) + "\n"
 
 
-@pytest.fixture
-def file(tmp_path):
-    def write(content, name="train.csv"):
-        path = tmp_path / name
-        path.write_bytes(gzip.compress(content.encode()) if name.endswith(".gz") else content.encode())
-        return path
-
-    return write
-
-
 def read(path, **options):
     blocks = list(TABLES["avazu"].blocks(path, **options))
     return {name: np.concatenate([block[name] for block in blocks]).tolist() for name in blocks[0]}
 
 
-@pytest.mark.parametrize("name", ["train.csv", "train.csv.gz"])
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_values(file, name, end):
+def test_values(file):
     content = HEAD + line() + line(id=18446744073709551999, click=1, hour=14103023, site_id="FFFFFFFF", C20=100084)
-    columns = read(file(content.replace("\n", end), name))
+    columns = read(file(content))
     assert list(columns) == ["label", *FEATURES] and len(FEATURES) == 23
     assert columns["label"] == [0, 1]
     assert columns["day"] == [141021, 141030] and columns["hour"] == [0, 23]
@@ -149,6 +142,8 @@ def test_values(file, name, end):
     for name, text_there in zip(HEADER[3:], FIRST.split(",")[3:], strict=True):
         number = int(text_there, 16) if len(text_there) == 8 else int(text_there)
         assert columns[name][0] == number, name
+    other = file(HEAD.replace("click,", "") + line())
+    refuses(lambda: read(other), DataError, "line 1: 'id,hour,C1", " is not the header 'id,click,hour,C1")
 
 
 @pytest.mark.parametrize(
@@ -165,29 +160,20 @@ def test_values(file, name, end):
     ],
 )
 def test_bad_lines(file, changes, says):
-    path = file(HEAD + line() + line(**changes) + line(click=1))
-    with pytest.raises(DataError) as caught:
-        read(path)
-    assert str(caught.value).startswith(f"{path}, line 3") and says in str(caught.value)
+    path = file(HEAD + line() + line(**changes) + line(click=1), "train.csv")
+    refuses(lambda: read(path), DataError, f"{path}, line 3", says)
     bad = BadLines("skip")
     assert read(path, bad=bad)["label"] == [0, 1]
     assert [found[:2] for found in bad.skipped] == [("train.csv", 3)] and says in bad.skipped[0][2]
 
 
-def test_another_file(file):
-    with pytest.raises(DataError, match="line 1: 'id,hour,C1.* is not the header 'id,click,hour,C1"):
-        read(file(HEAD.replace("click,", "") + line()))
-
-
 def test_a_data_set(file):
     """Of two sites, with every device once, and C20 missing (-1) in every third line."""
-    rows = [
-        line(
-            id=i, click=i % 2, hour=14102100 + i % 2 * 100, site_id=f"{i % 2:08x}", device_ip=f"{i:08x}", C20=i % 3 - 1
-        )
-        for i in range(400)
-    ]
-    path = file(HEAD + "".join(rows), "train.csv.gz")
+    text = HEAD
+    for i in range(400):
+        ids = {"site_id": f"{i % 2:08x}", "device_ip": f"{i:08x}", "C20": i % 3 - 1}
+        text += line(id=i, click=i % 2, hour=14102100 + i % 2 * 100, **ids)
+    path = file(text, "train.csv.gz")
     data, hashed = load_dataset("avazu", path=path), load_dataset("avazu", path=path, hash_size=50)
     assert data.name == "avazu/fields" and data.schema.dense == ()
     assert [f.name for f in data.schema.features] == list(FEATURES) and len(FEATURES) == 23
@@ -203,50 +189,34 @@ def test_a_data_set(file):
         assert of_hashes.sparse["device_ip"].values.min() > 0  # 0 is for missing values alone
 
 
-def test_splitmix64_is_the_published_generator():
-    """Its first outputs for the seeds 0 and 1234567 (a stream adds the golden number at each step)."""
-    golden = 0x9E3779B97F4A7C15
-    states = [(seed + step * golden) % 2**64 for seed in (0, 1234567) for step in (0, 1)]
-    found = splitmix64(np.array(states, np.uint64)).tolist()
-    assert found == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 6457827717110365317, 3203168211198807973]
-
-
-def test_hashed_ids_follow_the_documented_rule():
-    """In Python's own integers."""
-    key, mask = int.from_bytes(hashlib.sha256(b"C1").digest()[:8], "little"), 2**64 - 1
-    for value in (7, -2, 0xFFFFFFFF):
+@pytest.mark.parametrize("feature", ["C1", "C2"])
+@pytest.mark.parametrize("size", [1, 100, 1000, 2**31 - 2])
+def test_hashed_ids_follow_the_documented_rule(size, feature):
+    """In Python's own integers, with the published generator SplitMix64; id 0 is for what is missing alone."""
+    key, mask = int.from_bytes(hashlib.sha256(feature.encode()).digest()[:8], "little"), 2**64 - 1
+    values, expected = np.array([*range(-2, 1000), 4_000_000_000]), []
+    for value in values.tolist():
         mixed = (((value & mask) ^ key) + 0x9E3779B97F4A7C15) & mask
         mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & mask
         mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & mask
-        expected = 1 + ((mixed ^ (mixed >> 31)) & mask) % 1000
-        assert hash_ids(np.array([value]), 1000, "C1").tolist() == [expected]
-
-
-def test_hashed_ids():
-    values = np.arange(-1, 50_000)
-    ids = hash_ids(values, 100, "C1", missing=-1)
-    assert ids.dtype == np.int32 and ids[0] == 0 and set(ids[1:].tolist()) == set(range(1, 101))
-    counts = np.bincount(ids[1:], minlength=101)[1:]
-    assert ((counts - 500) ** 2 / 500).sum() == pytest.approx(99, abs=5 * np.sqrt(2 * 99))
-    other = hash_ids(values, 100, "C2", missing=-1)
-    assert np.mean(ids[1:] == other[1:]) == pytest.approx(0.01, abs=5 * np.sqrt(0.01 / 50_000))
-    assert np.array_equal(hash_ids((values + 1).astype(np.uint32), 100, "C1", missing=-1, low=-1), ids)
-    assert hash_ids(values, 100, "C1")[0] > 0 and hash_ids(values, 2**31 - 2, "C1").min() >= 1
-    assert hash_ids(values, 1, "C1", missing=-1).tolist() == [0] + [1] * 50_000
+        expected.append(1 + ((mixed ^ (mixed >> 31)) & mask) % size)
+    ids = hash_ids(values, size, feature)
+    assert ids.dtype == np.int32 and ids.tolist() == expected
+    expected[1] = 0  # of -1
+    assert hash_ids(values, size, feature, missing=-1).tolist() == expected
+    assert hash_ids((values + 2).astype(np.uint32), size, feature, missing=-1, low=-2).tolist() == expected
 
 
 @pytest.fixture
-def criteo_file(tmp_path):
+def criteo_file(file):
     """60 lines, two of them bad: 17 has a field too few, 40 a letter that is no digit."""
     lines = many(60)
     lines[16] = lines[16].partition("\t")[2]
     lines[39] = criteo_line(1, [1] * 13, ["0000000g"] * 26)
-    path = tmp_path / "lines.txt"
-    path.write_text("".join(lines))
-    return path
+    return file("".join(lines), "lines.txt")
 
 
-def test_skip(criteo_file, empty_cache):
+def test_skipped_lines_are_listed_and_a_changed_list_is_noticed(criteo_file, empty_cache):
     expected = "skipped: 2, rows kept: 58; .*lines.txt, line 17: 39 fields where 40 .*skipped.csv$"
     with pytest.warns(UserWarning, match=expected) as caught:
         data = load_dataset("criteo-sample", path=criteo_file, bad_lines="skip", min_count=1)
@@ -263,14 +233,10 @@ def test_skip(criteo_file, empty_cache):
         warnings.simplefilter("error")
         clean = load_dataset("criteo-sample", path=good, bad_lines="skip", min_count=1)
     assert clean.fingerprint == data.fingerprint and clean.skipped == () and clean.log is None
-
-
-def test_a_changed_list_is_noticed(criteo_file, empty_cache):
-    with pytest.warns(UserWarning, match="bad lines skipped: 2, "):
-        log = load_dataset("criteo-sample", path=criteo_file, bad_lines="skip").log
-    log.write_text("file,line,reason\n")
+    data.log.write_text("file,line,reason\n")
     with pytest.warns(UserWarning) as caught:
-        assert len(load_dataset("criteo-sample", path=criteo_file, bad_lines="skip").skipped) == 2
+        again = load_dataset("criteo-sample", path=criteo_file, bad_lines="skip", min_count=1)
+    assert again.skipped == data.skipped
     assert ["is damaged" in str(one.message) for one in caught] == [True, False]
     assert {one.filename for one in caught} == {__file__}
 
@@ -295,3 +261,90 @@ def test_more_bad_than_good(criteo_file, empty_cache, monkeypatch, limit, says):
     with pytest.raises(DataError, match=says):
         load_dataset("criteo-sample", path=criteo_file, bad_lines="skip")
     assert not [path for path in (empty_cache / "data").iterdir() if path.suffix != ".lock"]
+
+
+# Kills itself, as kill -9 does, when `what` of the module is called for the n-th time; before it does its work.
+KILLED = """
+import os, signal
+from drsrobust.data import load_dataset
+from drsrobust_extras.data import click_logs, raw_cache as cache, text_lines
+text_lines.BLOCK_BYTES = 4000
+calls, real = [0], {what}
+def killer(*arguments, **options):
+    calls[0] += 1
+    if calls[0] == {n}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*arguments, **options)
+{what} = killer
+load_dataset({name!r}, path={path!r}, bad_lines={bad_lines!r}, min_count=2)
+"""
+
+
+@pytest.fixture
+def long_file(file):
+    """300 lines, of which lines 3 and 251 are bad: about twenty blocks of 4000 bytes."""
+    lines = many(300)
+    lines[2], lines[250] = "what\n", criteo_line(7, range(13), [""] * 26)
+    return file("".join(lines), "lines.txt")
+
+
+def finished(cache):
+    return next(path for path in (cache / "data").iterdir() if (path / "manifest.json").exists())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "what", "n", "damaged"),
+    [
+        ("criteo-sample/dlrm", "click_logs.pa.table", 8, False),  # while parsing, before the 8th block
+        ("criteo-sample/fields", "click_logs.save_array", 12, False),  # while encoding, before the 12th array
+        ("criteo-sample/dlrm", "click_logs.np.lib.format.write_array_header_1_0", 1, False),  # before the dense matrix
+        ("criteo-sample/fields", "cache._publish", 1, False),  # when all is written, before it is renamed
+        ("criteo-sample/fields", "cache._publish", 1, True),
+    ],
+)
+def test_kill_and_resume(long_file, tmp_path, monkeypatch, warm_python, name, what, n, damaged):
+    """Also where an array was damaged before it was renamed: it is made again."""
+    once, again = tmp_path / "once", tmp_path / "again"
+    monkeypatch.setenv("DRSROBUST_CACHE", str(once))
+    options = {"path": long_file, "bad_lines": "skip", "min_count": 2}
+    with pytest.warns(UserWarning, match="skipped: 2, rows kept: 298"):
+        whole = load_dataset(name, **options)
+
+    code = KILLED.format(what=what, n=n, name=name, path=str(long_file), bad_lines="skip")
+    killed = warm_python.run("-c", code, env=os.environ | {"DRSROBUST_CACHE": str(again)})
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    part = next((again / "data").glob(".*.part"))
+    done = {path for path in part.rglob("*") if path.is_file() and path.suffix != ".part"}
+    assert (part / click_logs.RAW in done) == (what != "click_logs.pa.table")
+    if damaged:
+        labels, done = part / "labels.npy", set()
+        labels.write_bytes(labels.read_bytes()[:-1] + b"x")
+    saved, real_save = [], click_logs.save_array
+    monkeypatch.setattr(click_logs, "save_array", lambda path, array: (saved.append(path), real_save(path, array)))
+    if part / click_logs.RAW in done:
+        monkeypatch.setattr(click_logs, "read_columns", None)  # not read again
+    monkeypatch.setenv("DRSROBUST_CACHE", str(again))
+    with pytest.warns(UserWarning, match="skipped: 2, rows kept: 298; the first: lines.txt, line 3: 1 fields"):
+        resumed = load_dataset(name, **options)
+    assert not set(saved) & done
+    # Also the manifest, since it names no machine and no time.
+    assert folder_digests(finished(again)) == folder_digests(finished(once))
+    assert resumed.fingerprint == whole.fingerprint and resumed.skipped == whole.skipped
+    assert [number for _, number, _ in resumed.skipped] == [3, 251]
+    kept = {path.name for path in (again / "data").iterdir() if path.suffix != ".lock"}
+    assert kept == {finished(again).name}
+
+
+def test_block_size_changes_nothing(long_file, tmp_path, monkeypatch):
+    prints = []
+    for size in (3000, 1 << 20):
+        monkeypatch.setenv("DRSROBUST_CACHE", str(tmp_path / str(size)))
+        monkeypatch.setattr(text_lines, "BLOCK_BYTES", size)
+        monkeypatch.setattr(click_logs, "STRIPE", size // 50)
+        monkeypatch.setattr(id_encoding, "CHUNK", size // 70)
+        monkeypatch.setattr(id_encoding, "HASH_CHUNK", size // 90)
+        with pytest.warns(UserWarning, match="skipped: 2, rows kept: 298"):
+            for options in ({"min_count": 2}, {"hash_size": 50}):
+                prints.append(load_dataset("criteo-sample", path=long_file, bad_lines="skip", **options).fingerprint)
+    assert prints[:2] == prints[2:] and len(set(prints)) == 2

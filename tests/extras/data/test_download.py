@@ -18,6 +18,7 @@ from drsrobust._locks import exclusive
 from drsrobust_extras.data import download as module
 from drsrobust_extras.data.download import ARCHIVES, DownloadError, download, main
 from drsrobust_extras.data.registry import BY_HAND, SOURCES, find_files
+from tests.refusals import refuses
 
 
 @pytest.fixture(autouse=True)
@@ -48,13 +49,8 @@ def server():
         def log_message(self, *_):
             pass
 
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-
-        def handle_error(self, *_):  # a client that went away
-            pass
-
-    server = Server(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.handle_error = lambda *_: None  # a client that went away
     server.over = threading.Event()
     server.script, server.seen, server.url = [], [], f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -91,13 +87,10 @@ def full_disk(size):
 
 
 FILES = {"ml-1m": {"ratings.dat": b"1::2::3::4\n" * 5000, "users.dat": b"u", "movies.dat": b"m", "README": b"terms"}}
-FILES |= dict.fromkeys(
-    ("ml-20m", "ml-25m", "ml-32m", "ml-latest-small"), {"ratings.csv": b"r" * 1000, "movies.csv": b"m"}
-)
-FILES |= {
-    "ml-100k": {"u.data": b"d", "u.user": b"u", "u.item": b"i"},
-    "ml-10m": {"ratings.dat": b"r", "movies.dat": b"m"},
-}
+CSV = {"ratings.csv": b"r" * 1000, "movies.csv": b"m"}
+FILES |= dict.fromkeys(("ml-20m", "ml-25m", "ml-32m", "ml-latest-small"), CSV)
+FILES["ml-100k"] = {"u.data": b"d", "u.user": b"u", "u.item": b"i"}
+FILES["ml-10m"] = {"ratings.dat": b"r", "movies.dat": b"m"}
 
 
 def zipped(name, files=None, extra=()):
@@ -270,25 +263,24 @@ def test_an_archive_does_not_write_outside_its_folder(grouplens, tmp_path, entry
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        (b"no archive", "ml-1m.zip cannot be unpacked"),
-        (zipped("ml-20m"), "ml-1m.zip .* ml-1m/ratings.dat, ml-1m/users.dat, ml-1m/movies.dat"),
-        (zipped("ml-1m", {"ratings.dat": b"r"}), "ml-1m.zip .* ml-1m/users.dat, ml-1m/movies.dat"),
+        (b"no archive", "cannot be unpacked"),
+        (zipped("ml-20m"), " ml-1m/ratings.dat, ml-1m/users.dat, ml-1m/movies.dat"),
+        (zipped("ml-1m", {"ratings.dat": b"r"}), " ml-1m/users.dat, ml-1m/movies.dat"),
     ],
 )
 def test_another_archive(grouplens, tmp_path, body, says):
     grouplens.archives["ml-1m"] = body
     grouplens.publish()
-    with pytest.raises(DownloadError, match=says):
-        download("ml-1m", tmp_path, grouplens.url)
+    refuses(lambda: download("ml-1m", tmp_path, grouplens.url), DownloadError, "ml-1m.zip ", says)
     assert names(tmp_path) == [".ml-1m.download"]
 
 
 def test_no_room_to_unpack(grouplens, tmp_path):
     """The next call unpacks the archive without a download."""
-    (tmp_path / "file").touch()
-    with pytest.raises(DownloadError, match="ml-1m: .*file cannot be written to"):
-        download("ml-1m", tmp_path / "file", grouplens.url)
-    (tmp_path / "file").unlink()
+    file = tmp_path / "file"
+    file.touch()
+    refuses(lambda: download("ml-1m", file, grouplens.url), DownloadError, f"ml-1m: {file} cannot be written to")
+    file.unlink()
     with full_disk(20_000), pytest.raises(DownloadError, match=f"ml-1m: {tmp_path} cannot be written to"):
         download("ml-1m", tmp_path, grouplens.url)
     assert names(tmp_path) == [".ml-1m.download"]
@@ -300,8 +292,8 @@ def test_no_room_to_unpack(grouplens, tmp_path):
 def test_a_folder_that_is_not_complete_is_left_alone(grouplens, tmp_path):
     (tmp_path / "ml-1m").mkdir()
     (tmp_path / "ml-1m" / "ratings.dat.gz").write_bytes(b"mine")
-    with pytest.raises(DownloadError, match="ml-1m exists without users.dat, movies.dat"):
-        download("ml-1m", tmp_path, grouplens.url)
+    said = "ml-1m exists without users.dat, movies.dat"
+    refuses(lambda: download("ml-1m", tmp_path, grouplens.url), DownloadError, said)
     assert names(tmp_path / "ml-1m") == ["ratings.dat.gz"] and grouplens.seen == []
     for name in ("users.dat", "movies.dat"):
         (tmp_path / "ml-1m" / name).touch()
@@ -309,12 +301,11 @@ def test_a_folder_that_is_not_complete_is_left_alone(grouplens, tmp_path):
 
 
 def test_two_at_once_and_a_checksum_that_is_none(grouplens, tmp_path):
-    with exclusive(tmp_path / ".ml-1m"), pytest.raises(DownloadError, match="ml-1m: another process"):
-        download("ml-1m", tmp_path, grouplens.url)
+    with exclusive(tmp_path / ".ml-1m"):
+        refuses(lambda: download("ml-1m", tmp_path, grouplens.url), DownloadError, "ml-1m: another process")
     assert grouplens.seen == []
-    grouplens.script = [lambda request: answer(request, b"<html>moved</html>")]
-    with pytest.raises(DownloadError, match="ml-latest-small.zip.md5: .*'<html>moved"):
-        download("ml-latest-small", tmp_path, grouplens.url)
+    grouplens.script, name = [lambda request: answer(request, b"<html>moved</html>")], "ml-latest-small"
+    refuses(lambda: download(name, tmp_path, grouplens.url), DownloadError, f"{name}.zip.md5: ", "'<html>moved")
     assert names(tmp_path) == []
 
 

@@ -15,6 +15,7 @@ from torch import nn
 import drsrobust as dr
 from drsrobust.data import from_batches, from_frame, from_tensors
 from drsrobust.metrics import auc, log_loss, normalised_entropy
+from tests.refusals import refuses
 
 COLUMNS = {"label": "clicked", "dense": ["price", "age"], "sparse": ["item", "tags"], "user": "user"}
 
@@ -69,12 +70,17 @@ def test_tensors_give_the_rows_of_the_frame(frame):
     expected = from_frame(frame, **COLUMNS).test
     assert np.array_equal(data.test.dense, expected.dense) and np.array_equal(data.test.users, expected.users)
     for name in ("item", "tags"):
-        for one, other in zip(data.test.sparse[name], expected.sparse[name], strict=True):
-            assert (one is None and other is None) or np.array_equal(one, other)
+        assert all(map(np.array_equal, data.test.sparse[name], expected.sparse[name]))  # of items there are no lengths
 
 
-def test_the_fingerprint_holds_prior_and_tasks():
+def test_the_fingerprint_is_of_contents_prior_and_tasks(frame):
     """The same test rows after other training rows have another prior, which a NaN score counts as."""
+    known = from_frame(frame, **COLUMNS).fingerprint
+    assert from_frame(frame.copy(), **COLUMNS).fingerprint == known
+    for column, value in (("clicked", 0), ("price", 9.0), ("item", 1), ("user", 11)):
+        changed = frame.copy()
+        changed.loc[0, column] = value
+        assert from_frame(changed, **COLUMNS).fingerprint != known, column
     frame = pd.DataFrame({"a": np.arange(20.0), "y": [0, 1] * 10, "z": [1, 1, 0, 0] * 5})
     one, other = (from_frame(frame, label="y", dense=["a"], split=(0.5, 0.0, 0.5), seed=seed) for seed in (1, 2))
     row = np.intersect1d(one.test.rows, other.test.rows)[0]
@@ -83,15 +89,6 @@ def test_the_fingerprint_holds_prior_and_tasks():
     assert first.fingerprint != second.fingerprint
     tasks = [from_tensors(label=frame[["y", "z"]].to_numpy(), tasks=names).test for names in (("y", "z"), ("z", "y"))]
     assert tasks[0].fingerprint != tasks[1].fingerprint
-
-
-def test_the_fingerprint_is_of_the_contents(frame):
-    known = from_frame(frame, **COLUMNS).fingerprint
-    assert from_frame(frame.copy(), **COLUMNS).fingerprint == known
-    for column, value in (("clicked", 0), ("price", 9.0), ("item", 1), ("user", 11)):
-        changed = frame.copy()
-        changed.loc[0, column] = value
-        assert from_frame(changed, **COLUMNS).fingerprint != known, column
 
 
 def test_a_split_is_drawn_and_every_row_is_in_one_part(frame):
@@ -128,18 +125,18 @@ def test_columns_of_any_name(frame):
     assert data.test.sparse["3"].values.tolist() == [1, 2, 0, 0]
     ids = np.array([1, 2])
     assert from_tensors(label=np.array([0, 1]), sparse={7: ids}).schema.features[0].name == "7"
-    with pytest.raises(ValueError, match="sparse has '7' twice"):
-        from_tensors(label=np.array([0, 1]), sparse={7: ids, "7": ids})
+    refuses(lambda: from_tensors(label=ids, sparse={7: ids, "7": ids}), ValueError, "sparse has '7' twice")
+    numbers = frame.set_axis(range(6), axis=1)
+    refuses(lambda: from_frame(numbers, label=0, sparse=[9]), ValueError, "column '9'", "known: 0, 1")
 
 
 def test_a_column_that_the_frame_has_twice(frame):
     twice, number = (frame.set_axis(["y", "a", "b", *two, "user"], axis=1) for two in (["c", "c"], ["7", 7]))
-    for given, name in ((twice, "c"), (pa.table([[0, 1], [1, 2], [3, 4]], names=["y", "c", "c"]), "c"), (number, "7")):
-        with pytest.raises(ValueError, match=f"2 columns of the name '{name}'"):
-            from_frame(given, label="y", sparse=[name])
+    table = pa.table([[0, 1], [1, 2], [3, 4]], names=["y", "c", "c"])
+    for given, name in ((twice, "c"), (table, "c"), (number, "7")):
+        said = f"2 columns of the name '{name}'"
+        refuses(lambda given=given, name=name: from_frame(given, label="y", sparse=[name]), ValueError, said)
     assert len(from_frame(twice, label="y", dense=["a"]).test) == 4  # it is not asked for
-    with pytest.raises(ValueError, match="column '9'.*known: 0, 1"):
-        from_frame(frame.set_axis(range(6), axis=1), label=0, sparse=[9])
 
 
 @pytest.mark.parametrize(
@@ -156,13 +153,15 @@ def test_a_column_that_the_frame_has_twice(frame):
         ({"cardinalities": {"item": 0}}, "cardinality of 'item' .*0"),
         ({"split": (0.5, 0.5)}, "split"),
         ({"task": "clicks"}, "task 'clicks'; did you mean 'click'"),
+        ({"frame": [1, 2]}, "frame is a list"),
+        ({"frame": pd.DataFrame(columns=["clicked", "price", "age", "item", "tags", "user"])}, "no rows"),
     ],
 )
 def test_what_is_refused(frame, change, said):
     more = {"text": ["a", "b", "c", "d"], "holes": [1.0, 2.0, None, 4.0]}
     frame = frame.assign(endless=[0, np.inf, 0, 0], negative=[0, 1, 2, -1], **more)
     with pytest.raises((ValueError, TypeError), match=said):
-        from_frame(frame, **(COLUMNS | change))
+        from_frame(**({"frame": frame} | COLUMNS | change))
 
 
 @pytest.mark.parametrize("method", ["collect", "df", "compute", "toPandas", "execute", "to_table"])
@@ -199,23 +198,15 @@ def test_numbers_that_lose_digits_are_told_once(values, said):
         assert "'dense_0'" in texts[1]
 
 
-def test_other_objects_and_no_rows(frame):
-    with pytest.raises(TypeError, match="frame is a list"):
-        from_frame([1, 2], **COLUMNS)
-    with pytest.raises(ValueError, match="no rows"):
-        from_frame(frame.head(0), **COLUMNS)
-    with pytest.raises(ValueError, match="item has 3 rows, and the label 4"):
-        from_tensors(label=np.array([0, 1, 0, 1]), sparse={"item": np.array([1, 2, 3])})
-    for lengths in ([1, 1, 1], [4, -1, 3], [9, 9, 9]):
-        with pytest.raises(ValueError, match="tags has 6 values, and lengths that sum to"):
-            from_tensors(label=np.array([0, 1, 1]), sparse={"tags": (torch.arange(6), torch.tensor(lengths))})
-
-
-def test_half_precision_and_negative_items():
+def test_tensors_of_half_precision_and_those_that_are_refused():
     data = from_tensors(label=np.array([0, 1]), dense=torch.tensor([1.5, 2.5], dtype=torch.bfloat16))
     assert data.test.dense.tolist() == [[1.5], [2.5]]
-    with pytest.raises(ValueError, match="label holds id -1 in row 1"):
-        from_tensors(label=np.array([3, -1]), task="ranking", dense=np.zeros(2))
+    items, few = {"label": np.array([3, -1]), "task": "ranking", "dense": np.zeros(2)}, {"item": np.array([1, 2, 3])}
+    refuses(lambda: from_tensors(**items), ValueError, "label holds id -1 in row 1")
+    refuses(lambda: from_tensors(label=np.zeros(4), sparse=few), ValueError, "item has 3 rows, and the label 4")
+    for lengths in ([1, 1, 1], [4, -1, 3], [9, 9, 9]):
+        tags, said = {"tags": (torch.arange(6), torch.tensor(lengths))}, "tags has 6 values, and lengths that sum to"
+        refuses(lambda tags=tags: from_tensors(label=np.zeros(3), sparse=tags), ValueError, said)
 
 
 def test_rows_of_criteos_shape_take_little_more_memory_than_they_are():
@@ -253,7 +244,6 @@ def labelled(values, **columns):
     ],
 )
 def test_labels_of_two_values(values):
-    """Before: "dense columns are numbers (text belongs in sparse=)"."""
     labels = from_frame(labelled(values), label="y", dense=["d"]).test.labels
     assert labels.dtype == np.float32 and labels.tolist() == CLICKED
     array = np.asarray(values)
@@ -264,20 +254,24 @@ def test_labels_of_two_values(values):
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("columns", "options", "said"),
     [
-        (["buy", "skip", "skip", "buy"], "label 'y' holds 'buy' in row 0.* column == 'buy'"),
-        (["yes", "no", "perhaps", "yes"], "label 'y' holds 'perhaps' in row 2"),
-        (pd.Categorical(["low", "high", "low", "low"]), "label 'y' holds '(low' in row 0|high' in row 1)"),
-        ([1, 0, 2, 0], "label 'y' holds 2 in row 2"),
-        ([1.0, 0.0, np.nan, 0.0], "label 'y': 1 values are missing, the first in row 2"),
-        (["yes", "no", None, "no"], "label 'y': 1 values are missing, the first in row 2"),
-        (pd.to_datetime(["2026-01-01"] * 4), "label 'y' is timestamp"),
+        ({"y": ["buy", "skip", "skip", "buy"]}, {}, "label 'y' holds 'buy' in row 0.* column == 'buy'"),
+        ({"y": ["yes", "no", "perhaps", "yes"]}, {}, "label 'y' holds 'perhaps' in row 2"),
+        ({"y": pd.Categorical(["low", "high", "low", "low"])}, {}, "label 'y' holds '(low' in row 0|high' in row 1)"),
+        ({"y": [1, 0, 2, 0]}, {}, "label 'y' holds 2 in row 2"),
+        ({"y": [1.0, 0.0, np.nan, 0.0]}, {}, "label 'y': 1 values are missing, the first in row 2"),
+        ({"y": ["yes", "no", None, "no"]}, {}, "label 'y': 1 values are missing, the first in row 2"),
+        ({"y": pd.to_datetime(["2026-01-01"] * 4)}, {}, "label 'y' is timestamp"),
+        ({"y": [1, -1, 0, 1]}, {"unobserved": -1}, "unobserved is -1"),
+        ({"y": CLICKED, "buy": [1, -1, 0, -1]}, {}, "label 'buy' holds -1 in row 1; .*unobserved=-1"),
+        ({"y": CLICKED, "buy": CLICKED}, {"unobserved": "?"}, "unobserved is '.'.* 'y' is int64"),
     ],
 )
-def test_labels_that_are_refused(values, said):
+def test_labels_that_are_refused(columns, options, said):
+    label = list(columns) if len(columns) > 1 else "y"
     with pytest.raises((TypeError, ValueError), match=said):
-        from_frame(labelled(values), label="y", dense=["d"])
+        from_frame(pd.DataFrame(columns | {"d": [0.5, 1.0, 2.0, 3.0]}), label=label, dense=["d"], **options)
 
 
 @pytest.mark.parametrize(
@@ -300,16 +294,10 @@ def test_labels_of_a_task_that_were_not_observed(values, options):
     assert data.test.prior == 0.5 and "click rate 0.500" in repr(data.test)
 
 
-def test_a_value_that_is_not_observed_is_named():
-    with pytest.raises(ValueError, match="label 'buy' holds -1 in row 1; .*unobserved=-1"):
-        from_frame(labelled(CLICKED, buy=[1, -1, 0, -1]), label=["y", "buy"], dense=["d"])
-    with pytest.raises(ValueError, match="unobserved is -1"):
-        from_frame(labelled([1, -1, 0, 1]), label="y", dense=["d"], unobserved=-1)
-    with pytest.raises(TypeError, match="unobserved is '.'.* 'y' is int64"):
-        from_frame(labelled(CLICKED, buy=CLICKED), label=["y", "buy"], dense=["d"], unobserved="?")
-    with pytest.raises(ValueError, match="task 'buy' has 0 clicks in 2 rows"):
-        rows = from_frame(labelled(CLICKED, buy=[0, np.nan, 0, np.nan]), label=["y", "buy"], dense=["d"])
-        dr.Evaluator(nn.Linear(1, 2), rows, forward=lambda model, batch: model(batch.dense_features), task="multi")
+def test_a_task_without_clicks_among_its_observed_rows_is_refused():
+    rows = from_frame(labelled(CLICKED, buy=[0, np.nan, 0, np.nan]), label=["y", "buy"], dense=["d"])
+    options = {"forward": lambda model, batch: model(batch.dense_features), "task": "multi"}
+    refuses(lambda: dr.Evaluator(nn.Linear(1, 2), rows, **options), ValueError, "task 'buy' has 0 clicks in 2 rows")
 
 
 def test_metrics_of_a_task_are_over_its_observed_rows():

@@ -14,6 +14,7 @@ import drsrobust as dr
 from drsrobust.data.dataset import Ids
 from drsrobust.metrics import StreamedMetrics, auc, log_loss, normalised_entropy, served
 from drsrobust_extras.data import stream_passes
+from tests.refusals import refuses
 
 AUC, streamed_metrics = (sys.modules[f"drsrobust.metrics.{name}"] for name in ("auc", "streamed"))
 
@@ -65,8 +66,7 @@ def test_metrics_of_blocks_are_those_of_all_scores(kind, compare, monkeypatch, s
 def test_float64_logits_are_refused(streamed):
     labels, scores = np.array([0.0, 1.0]), np.array([0.1, 0.2])
     streamed(0.5, "probability").add(labels, scores)
-    with pytest.raises(ValueError, match="scores are float64"):
-        streamed(0.5, "logit").add(labels, scores)
+    refuses(lambda: streamed(0.5, "logit").add(labels, scores), ValueError, "scores are float64")
 
 
 @pytest.mark.parametrize("size", [64, 150, 1000])
@@ -104,23 +104,15 @@ def test_a_campaign_on_a_stream(trained, data):
 
 
 def test_what_needs_all_scores_or_other_processes_is_refused(trained, data):
-    evaluator = dr.Evaluator(trained, dr.data.stream(cut(data.test, 300)))
-    errors = {"errors": [dr.BitFlip(1e-4)], "trials": 1}
-    for call, said in (
-        *[
-            (lambda name=name: dr.Campaign(evaluator, metrics=[name], **errors), f"metric '{name}' .*stream")
-            for name in ("ndcg@10", "decision_changed", "calibration")
-        ],
-        (
-            lambda: dr.Campaign(evaluator, metrics={"mean": lambda labels, scores, *_: scores.mean()}, **errors),
-            "metric 'mean' .*stream",
-        ),
-        (lambda: evaluator.golden.metric("ndgc"), "metric 'ndgc'; did you mean 'ndcg'"),
-        (lambda: dr.Campaign(evaluator, **errors).run(workers=2, progress=False), r"stream.*workers=1"),
-        (lambda: dr.Evaluator(trained, dr.data.stream(cut(data.test, 300)), task="ranking"), "stream.*task='ranking'"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            call()
+    stream = dr.data.stream(cut(data.test, 300))
+    evaluator, errors = dr.Evaluator(trained, stream), {"errors": [dr.BitFlip(1e-4)], "trials": 1}
+    own = {"mean": lambda labels, scores, *_: scores.mean()}
+    for given in (["ndcg@10"], ["decision_changed"], ["calibration"], own):
+        said = f"metric '{next(iter(given))}' ", "stream"
+        refuses(lambda given=given: dr.Campaign(evaluator, metrics=given, **errors), ValueError, *said)
+    refuses(lambda: evaluator.golden.metric("ndgc"), ValueError, "metric 'ndgc'; did you mean 'ndcg'")
+    refuses(lambda: dr.Campaign(evaluator, **errors).run(workers=2, progress=False), ValueError, "stream", "workers=1")
+    refuses(lambda: dr.Evaluator(trained, stream, task="ranking"), ValueError, "stream", "task='ranking'")
 
 
 class Probabilities(torch.nn.Module):
@@ -173,13 +165,10 @@ def test_tables_of_data_sets(data):
     """Frames as blocks: their tables must have one size, and the prior is the click rate of all rows."""
 
     def frames(sizes):
-        labels = [[0, 1, 1, 0], [0, 0, 0, 1]]
         ids = pd.DataFrame({"item": [1, 2, 3, 0], "price": [0.1, 0.2, 0.3, 0.4]})
         options = {"label": "click", "dense": ["price"], "sparse": ["item"]}
-        return [
-            dr.data.from_frame(ids.assign(click=clicks), cardinalities={"item": size}, **options)
-            for clicks, size in zip(labels, sizes, strict=True)
-        ]
+        for clicks, size in zip(([0, 1, 1, 0], [0, 0, 0, 1]), sizes, strict=True):
+            yield dr.data.from_frame(ids.assign(click=clicks), cardinalities={"item": size}, **options)
 
     refused(frames([9, 7]), r"^block 1 has table sizes \[7\], and block 0 \[9\]$")
     stream = dr.data.stream(lambda: frames([9, 9]))
@@ -209,10 +198,9 @@ def test_another_pass_with_other_rows_is_refused(trained, blocks):
         ([], "this pass has 0 blocks"),
     ):
         given[:] = other
-        with pytest.raises(dr.data.StreamError, match=text):
-            evaluator.run()
-        with pytest.raises(dr.data.StreamError, match=text):
-            dr.Campaign(evaluator, errors=[dr.FixedCount(1)], trials=1).run(workers=1, progress=False)
+        refuses(evaluator.run, dr.data.StreamError, text)
+        campaign = dr.Campaign(evaluator, errors=[dr.FixedCount(1)], trials=1)
+        refuses(lambda campaign=campaign: campaign.run(workers=1, progress=False), dr.data.StreamError, text)
     given[:] = blocks
     assert evaluator.run().auc == evaluator.golden.auc
 
@@ -227,8 +215,7 @@ def test_a_source_that_fails_and_a_full_disk_are_no_errors_of_the_model(trained,
     broken = False
     evaluator = dr.Evaluator(trained, dr.data.stream(made))
     broken = True
-    with pytest.raises(dr.data.StreamError, match="make_blocks fails at block 1: OSError: disk gone"):
-        evaluator.run()
+    refuses(evaluator.run, dr.data.StreamError, "make_blocks fails at block 1: OSError: disk gone")
     broken = False
     monkeypatch.setattr(streamed_metrics, "unnamed_file", lambda folder: full)
     text = r"No space left on device \(.*streams\); make room"

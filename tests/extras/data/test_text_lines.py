@@ -11,18 +11,10 @@ from hypothesis import strategies as st
 from drsrobust_extras.data import text_lines
 from drsrobust_extras.data.click_logs import CLICK_LABEL
 from drsrobust_extras.data.movielens import HALF_STARS, SECONDS, STARS, TIME
-from drsrobust_extras.data.text_lines import (
-    FULL_HEX,
-    INTEGER,
-    STRICT,
-    BadLines,
-    DataError,
-    LineFormat,
-    optional,
-    read_columns,
-)
+from drsrobust_extras.data.text_lines import FULL_HEX, INTEGER, STRICT, BadLines, DataError, LineFormat, read_columns
+from tests.refusals import refuses
 
-OPTIONAL_INTEGER, HEX = optional(INTEGER), optional(FULL_HEX)
+OPTIONAL_INTEGER, HEX = text_lines.optional(INTEGER), text_lines.optional(FULL_HEX)
 FIELDS = {"label": CLICK_LABEL, "count": OPTIONAL_INTEGER, "category": HEX}
 
 
@@ -30,16 +22,6 @@ def read(path, fields=FIELDS, delimiter="\t", **options):
     bad = options.pop("bad", STRICT)
     blocks = list(read_columns(path, LineFormat(fields, delimiter, **options), bad))
     return {name: np.concatenate([block[name] for block in blocks]).tolist() for name in blocks[0] if name != "line"}
-
-
-@pytest.fixture
-def file(tmp_path):
-    def write(content: bytes, name="rows.txt"):
-        path = tmp_path / name
-        path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-        return path
-
-    return write
 
 
 GOOD = b"1\t-2\t0000000a\n0\t\t\n1\t7\tDEADbeef\n"
@@ -89,31 +71,6 @@ def test_another_file(file, content, mode, says):
             read(path, header=tuple(FIELDS), bad=BadLines(mode))
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        (b"1\t2", "2 fields where 3 are expected (separated by '\\t'): '1\\t2'"),
-        (b"", "1 fields where 3"),
-        (b"2\t1\t", "field 1 (label): '2' is not a label, 0 or 1"),
-        (b"1\tx\t", "field 2 (count): 'x' is not an integer or empty"),
-        (b"1\t99999999999999999999\t", "field 2 (count): '99999999999999999999'"),
-        (b"1\t1\t0000000g", "field 3 (category): '0000000g'"),
-        (b"1\t1\t\xff\xfe", "field 3 (category): '\\xff\\xfe'"),
-        (b"1\t1\t0000\r0000", "field 3 (category)"),
-        (b"1\t1\t00000000\r1\t1\t00000000", "5 fields where 3"),  # to Arrow two good lines
-        (b"1\t0x10\t", "field 2 (count): '0x10'"),  # to Arrow, a good number
-    ],
-)
-@pytest.mark.parametrize("block", [text_lines.BLOCK_BYTES, 16])
-def test_a_bad_line_is_named(file, monkeypatch, line, says, block):
-    monkeypatch.setattr(text_lines, "BLOCK_BYTES", block)
-    path = file(GOOD * 3 + line + b"\n" + GOOD)
-    with pytest.raises(DataError) as caught:
-        read(path)
-    assert str(caught.value).startswith(f"{path}, line 10")
-    assert says in str(caught.value)
-
-
 @pytest.mark.parametrize("name", ["rows.txt", "rows.txt.gz"])
 @pytest.mark.parametrize("block", [16, text_lines.BLOCK_BYTES])
 def test_a_line_may_be_so_long_and_no_longer(file, monkeypatch, name, block):
@@ -124,16 +81,15 @@ def test_a_line_may_be_so_long_and_no_longer(file, monkeypatch, name, block):
     assert len(longest) == 40 and read(file(GOOD + longest + b"\n", name))["count"] == [*PARSED["count"], 7]
     path = file(GOOD + longest.replace(b"7", b" 7") + b"\n" + GOOD, name)
     for mode in ("strict", "skip"):
-        with pytest.raises(DataError, match=r"rows.txt(.gz)?, line 4: longer than 40 bytes"):
-            read(path, bad=BadLines(mode))
+        refuses(lambda mode=mode: read(path, bad=BadLines(mode)), DataError, f"{name}, line 4: longer than 40 bytes")
 
 
 def test_a_byte_order_mark_is_skipped_only_at_the_beginning(file, monkeypatch):
     mark = b"\xef\xbb\xbf"
     assert read(file(mark + GOOD)) == PARSED
     monkeypatch.setattr(text_lines, "BLOCK_BYTES", 1)  # each line is a block
-    with pytest.raises(DataError, match=r"line 4, field 1 \(label\): '\\xef\\xbb\\xbf1' is not a label"):
-        read(file(GOOD + mark + GOOD))
+    path = file(GOOD + mark + GOOD)
+    refuses(lambda: read(path), DataError, r"line 4, field 1 (label): '\xef\xbb\xbf1' is not a label")
 
 
 def test_truncated_gzip(file, tmp_path):
@@ -145,40 +101,54 @@ def test_truncated_gzip(file, tmp_path):
         read(path)
     assert 20_000 < int(str(error.value).split()[-1]) < 110_000
     path.write_bytes(b"no gzip at all")
-    with pytest.raises(DataError, match="damaged gzip file"):
-        read(path)
+    refuses(lambda: read(path), DataError, "damaged gzip file")
 
 
-STRICT_FIELDS = {"user": INTEGER, "stars": HALF_STARS, "time": TIME}
 HEADER = ("userId", "rating", "timestamp")
-CSV = b"1,0.5,1970-01-01 00:00:00\n2,4,2015-03-31 06:40:02\n3,5.0,1969-12-31 23:59:59\n"
-CSV_PARSED = {"user": [1, 2, 3], "stars": [0.5, 4, 5]}
-
-
-def quote(content):
-    return b"".join(b",".join(b'"%s"' % part for part in line.split(b",")) + b"\n" for line in content.splitlines())
+CSV = b"1,0.5,1970-01-01 00:00:00\r\n2,4,2015-03-31 06:40:02\r\n3,5.0,1969-12-31 23:59:59\r\n"
+CSV_FORM = {"fields": {"user": INTEGER, "stars": HALF_STARS, "time": TIME}, "delimiter": ",", "header": HEADER}
+FORMS = {  # good lines -> those before them, what they hold, and their form
+    GOOD: (b"", PARSED, {}),
+    CSV: (b"userId,rating,timestamp\r\n", {"user": [1, 2, 3], "stars": [0.5, 4, 5]}, CSV_FORM | {"quoted": True}),
+}
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("good", "line", "says"),
     [
-        (b"1,0,1970-01-01 00:00:00", "field 2 (stars): '0' is not a rating of 0.5 to 5.0 in steps of a half"),
-        (b"1,4,2015-02-29 00:00:00", "field 3 (time): '2015-02-29 00:00:00' is not a time of the form YYYY-MM-DD HH"),
-        (b"1,4,1427784002", "field 3 (time): '1427784002'"),
-        (b'"1,4",2015-02-28 00:00:00', "field 1 (user): '\"1'"),
-        (b'""1"",4,2015-02-28 00:00:00', "field 1 (user)"),
-        (b'1,4,"2015-02-28 00:00:00', "field 3 (time)"),
+        (GOOD, b"1\t2", "2 fields where 3 are expected (separated by '\\t'): '1\\t2'"),
+        (GOOD, b"", "1 fields where 3"),
+        (GOOD, b"2\t1\t", "field 1 (label): '2' is not a label, 0 or 1"),
+        (GOOD, b"1\tx\t", "field 2 (count): 'x' is not an integer or empty"),
+        (GOOD, b"1\t99999999999999999999\t", "field 2 (count): '99999999999999999999'"),
+        (GOOD, b"1\t1\t0000000g", "field 3 (category): '0000000g'"),
+        (GOOD, b"1\t1\t\xff\xfe", "field 3 (category): '\\xff\\xfe'"),
+        (GOOD, b"1\t1\t0000\r0000", "field 3 (category)"),
+        (GOOD, b"1\t1\t00000000\r1\t1\t00000000", "5 fields where 3"),  # to Arrow two good lines
+        (GOOD, b"1\t0x10\t", "field 2 (count): '0x10'"),  # to Arrow, a good number
+        (CSV, b"1,0,1970-01-01 00:00:00", "field 2 (stars): '0' is not a rating of 0.5 to 5.0 in steps of a half"),
+        (
+            CSV,
+            b"1,4,2015-02-29 00:00:00",
+            "field 3 (time): '2015-02-29 00:00:00' is not a time of the form YYYY-MM-DD HH",
+        ),
+        (CSV, b"1,4,1427784002", "field 3 (time): '1427784002'"),
+        (CSV, b'"1,4",2015-02-28 00:00:00', "field 1 (user): '\"1'"),
+        (CSV, b'""1"",4,2015-02-28 00:00:00', "field 1 (user)"),
+        (CSV, b'1,4,"2015-02-28 00:00:00', "field 3 (time)"),
     ],
 )
-def test_a_bad_line_of_a_csv_is_named_or_skipped(file, line, says):
-    path = file(b"userId,rating,timestamp\r\n" + (CSV + line + b"\n" + CSV + line + b"\n").replace(b"\n", b"\r\n"))
+@pytest.mark.parametrize("block", [text_lines.BLOCK_BYTES, 16])
+def test_a_bad_line_is_named_or_skipped(file, monkeypatch, good, line, says, block):
+    monkeypatch.setattr(text_lines, "BLOCK_BYTES", block)
+    head, parsed, form = FORMS[good]
+    path, first = file(head + (good + line + b"\r\n") * 2), 4 + bool(head)
     with pytest.raises(DataError) as caught:
-        read(path, STRICT_FIELDS, ",", header=HEADER, quoted=True)
-    assert str(caught.value).startswith(f"{path}, line 5, field") and says in str(caught.value)
+        read(path, **form)
+    assert str(caught.value).startswith(f"{path}, line {first}") and says in str(caught.value)
     bad = BadLines("skip")
-    found = read(path, STRICT_FIELDS, ",", header=HEADER, quoted=True, bad=bad)
-    assert found == {name: values * 2 for name, values in CSV_PARSED.items()}
-    assert [(name, number) for name, number, _ in bad.skipped] == [("rows.txt", 5), ("rows.txt", 9)]
+    assert read(path, **form, bad=bad) == {name: values * 2 for name, values in parsed.items()}
+    assert [(name, number) for name, number, _ in bad.skipped] == [("rows.txt", first), ("rows.txt", first + 4)]
     assert all(says in wrong for _, _, wrong in bad.skipped)
 
 
@@ -261,7 +231,7 @@ def test_columns_and_lines_agree(tmp_path_factory, content, block):
     """The column reader and the line reader accept the same text, as plain Python does."""
     fields, delimiter, quoted, headed, rows = content
     parsed = [name for name, kind in fields.items() if kind.arrow is not None]
-    header = tuple(fields) if headed else None
+    form = {"header": tuple(fields) if headed else None, "quoted": quoted}
     path = tmp_path_factory.getbasetemp() / "odd.txt"
     path.write_bytes((delimiter.join(fields).encode() + b"\r\n") * headed + b"".join(line + end for line, end in rows))
     expected, bad_lines = {name: [] for name in parsed}, []
@@ -278,17 +248,13 @@ def test_columns_and_lines_agree(tmp_path_factory, content, block):
             for name, number_or_none in zip(fields, values, strict=True):
                 if name in parsed:
                     expected[name].append(number_or_none)
+    skip = BadLines("skip")
+    all_bad = "no line has the expected form" if len(bad_lines) == len(rows) else None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_lines, "BLOCK_BYTES", block)
-        if bad_lines:
-            with pytest.raises(DataError, match=rf"odd.txt, line {bad_lines[0]}\b"):
-                read(path, fields, delimiter, header=header, quoted=quoted)
-        else:
-            assert read(path, fields, delimiter, header=header, quoted=quoted) == expected
-        skip = BadLines("skip")
-        if len(bad_lines) == len(rows):
-            with pytest.raises(DataError, match="no line has the expected form"):
-                read(path, fields, delimiter, header=header, quoted=quoted, bad=skip)
-        else:
-            assert read(path, fields, delimiter, header=header, quoted=quoted, bad=skip) == expected
-        assert [number for _, number, _ in skip.skipped] == bad_lines
+        for bad, said in ((STRICT, bad_lines and f"odd.txt, line {bad_lines[0]}"), (skip, all_bad)):
+            if said:
+                refuses(lambda bad=bad: read(path, fields, delimiter, **form, bad=bad), DataError, said)
+            else:
+                assert read(path, fields, delimiter, **form, bad=bad) == expected
+    assert [number for _, number, _ in skip.skipped] == bad_lines

@@ -82,13 +82,9 @@ def test_a_page_from_two_files_and_the_file_that_repeats_it(folder):
         assert (page.parent / link).is_file(), link
     heads = re.findall(r"<li><b>(.*?)</b><p>(.+?)</p>", text)
     assert [head for head, _ in heads] == ["What to do first", "How many flips it bears", "One flip"]
-    assert (
-        re.search("^(Use|Measure|Nothing)", heads[0][1]) and "<td>embedding</td><td>highest exponent bit</td>" in text
-    )
-    assert all(
-        name in text
-        for name in ("ActivationClipping", "<td>ECC</td>", "[[campaign.conditions]]", "drsrobust campaign assess")
-    )
+    assert re.search("^(Use|Measure|Nothing)", heads[0][1])
+    shown = "<td>embedding</td><td>highest exponent bit</td>", "ActivationClipping", "<td>ECC</td>"
+    assert all(part in text for part in (*shown, "[[campaign.conditions]]", "drsrobust campaign assess"))
     picture = (page.parent / "figures" / "one_flip.svg").read_text()
     assert "in embedding" in picture and "in table" not in picture  # the target that one types
     repeated = run("campaign", folder / "assess" / "assess.toml")
@@ -118,6 +114,7 @@ def test_the_file_alone_and_what_was_edited_stays(folder):
     assert refused.exit_code == 1 and f"{path} exists" in refused.output and "trials = 13" in path.read_text()
 
 
+# Options of the command, or what stands in the file of the model in place of what.
 MISTAKES = [
     ({"model": "none.py:make"}, "there is no file .*none.py"),
     ({"model": "assessed.py"}, "'assessed.py'.*module:name"),
@@ -137,12 +134,19 @@ MISTAKES = [
     (("--ids", "prize"), "'prize'; did you mean 'price'"),
     (("--checkpoint", "other.pt"), "other.pt does not fit assessed.py:make: .*user.weight"),
     (("--checkpoint", "rows.csv"), "rows.csv is not a state dict"),
+    ({"edits": {"item):": "thing):", "(item)": "(thing)"}}, "Towers.forward takes 'thing', which is no column .*user"),
+    ({"edits": {"Embedding(20": "Embedding(10"}}, "index out of range"),
+    ({"edits": {"price, user": "note, user"}, "options": ("--dense", "note")}, "'note'"),
 ]
 
 
 @pytest.mark.parametrize(("change", "said"), MISTAKES)
 def test_mistakes_are_one_line(folder, change, said):
-    done = assess(**change) if isinstance(change, dict) else assess(*change)
+    given = dict(change) if isinstance(change, dict) else {"options": change}
+    options = given.pop("options", ())
+    for old, new in given.pop("edits", {}).items():
+        (folder / "assessed.py").write_text((folder / "assessed.py").read_text().replace(old, new, 1))
+    done = assess(*options, **given)
     errors = [line for line in done.output.splitlines() if not line.startswith("note: ")]
     assert done.exit_code == 1 and len(errors) == 1 and re.search(f"^Error: .*{said}", errors[0]), done.output
     assert not (folder / "assess").exists()
@@ -172,29 +176,10 @@ def test_text_that_reads_as_numbers(values, example):
 
 
 def test_columns_say_how_they_are_read():
-    assert column_kind(pd.Series([3.0, 7.0]), "age") == ColumnKind(
-        "dense", "floats, all whole: numbers; ids with --ids age"
-    )
-    assert (
-        column_kind(pd.Series([3, 7]), "age").how == "whole numbers 3 to 7: ids as they are; numbers with --dense age"
-    )
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("item):", "thing):", "Towers.forward takes 'thing', which is no column .*user"),
-        ("Embedding(20", "Embedding(10", "index out of range"),
-        ("price, user", "note, user", "'note'"),
-    ],
-)
-def test_columns_that_do_not_fit(folder, old, new, said):
-    text = MODEL.replace(old, new, 1).replace("(item)", "(thing)" if new == "thing):" else "(item)")
-    (folder / "assessed.py").write_text(text)
-    options = ("--dense", "note") if "note" in new else ()
-    done = assess(*options)
-    errors = [line for line in done.output.splitlines() if not line.startswith("note: ")]
-    assert done.exit_code == 1 and len(errors) == 1 and re.search(said, errors[0]), done.output
+    floats = ColumnKind("dense", "floats, all whole: numbers; ids with --ids age")
+    assert column_kind(pd.Series([3.0, 7.0]), "age") == floats
+    how = "whole numbers 3 to 7: ids as they are; numbers with --dense age"
+    assert column_kind(pd.Series([3, 7]), "age").how == how
 
 
 def test_a_folder_of_others_and_a_forward_in_the_file(folder):

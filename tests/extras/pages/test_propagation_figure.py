@@ -3,6 +3,7 @@ import pandas as pd
 import pytest
 
 from drsrobust_extras.pages import plots
+from tests.refusals import refuses
 
 
 def table(shares, *, raised=None, **columns):
@@ -25,18 +26,14 @@ def table(shares, *, raised=None, **columns):
     return frame
 
 
-G, TWICE = {"module": ["g", "h"]}, {"call": [0, 1, 0]}
+G, TWICE, THREE = {"module": ["g", "h"]}, {"call": [0, 1, 0]}, {"own_errors": [2, 0, 1, 0]}
 MESSAGES = [
     (table([0.2, 0.2, 0.5, 0.25]), "error enters at a.0 (Linear)", "25 % of the scores."),
     (table([0, 0.2, 1, 1]), "error enters at a ", "100 % of the scores."),
     (table([0, 0, 1, 0.9999]), "error enters at b ", "over 99 % of the scores."),
     (table([0.2, 0.2, 0, 0]), "error enters at a.0 (Linear)", "is masked after a: no score changes."),
-    (table([0.2, 0.2, 1, 1], own_errors=[2, 0, 1, 0]), "errors enter first at a.0 (Linear)", "100 % of the scores."),
-    (
-        table([0, 0.2, 0, 0], own_errors=[2, 0, 1, 0]),
-        "errors enter first at a ",
-        "are masked after a: no score changes.",
-    ),
+    (table([0.2, 0.2, 1, 1], **THREE), "errors enter first at a.0 (Linear)", "100 % of the scores."),
+    (table([0, 0.2, 0, 0], **THREE), "errors enter first at a ", "are masked after a: no score changes."),
     (table([0, 0, 0, 0]), "No output", "changes."),
     (table([0.2, 0.2, 1, 1], nan=[0, 0, 3, 1]), "error enters at a.0 (Linear)", "the first NaN is at b."),
     (table([0.2, 0.2, np.nan, np.nan]), "error enters at a.0 (Linear)", "changes the shape of the scores."),
@@ -75,9 +72,8 @@ def test_figure_shows_the_numbers_in_order():
 
 def test_darker_is_larger_on_a_logarithmic_scale():
     frame = table([1.0, 1, 1, 1], largest_change=[1e-6, 1.0, 1e6, np.inf])
-    light, middle, dark, infinite = (
-        np.array(bar.get_facecolor()[:3]) for bar in plots.propagation(frame).containers[0]
-    )
+    bars = plots.propagation(frame).containers[0]
+    light, middle, dark, infinite = (np.array(bar.get_facecolor()[:3]) for bar in bars)
     assert light.sum() > middle.sum() > dark.sum()
     assert light.sum() - middle.sum() > 0.2 * (light.sum() - dark.sum())  # a linear scale would show two alike
     assert infinite[0] > infinite[2]  # red, not blue
@@ -122,5 +118,6 @@ def test_long_names_lose_their_middle():
 
 
 def test_other_tables_are_refused():
-    with pytest.raises(ValueError, match=r"no column 'share_changed'; give the table of dr.trace\(model, batch"):
-        plots.propagation(table([0, 0, 0, 0]).drop(columns="share_changed"))
+    other = table([0, 0, 0, 0]).drop(columns="share_changed")
+    said = "no column 'share_changed'; give the table of dr.trace(model, batch"
+    refuses(lambda: plots.propagation(other), ValueError, said)

@@ -11,30 +11,18 @@ from drsrobust import models
 from drsrobust.introspection.tensors import declared_components
 from drsrobust_extras.pages import plots
 from drsrobust_extras.pages.plots.names import readable
-from drsrobust_extras.pages.plots.style import (
-    COLOURS,
-    apart,
-    label_lines,
-    legend_outside,
-    name_line,
-    plain_number,
-    series_styles,
-    shade_rates,
-    styled,
-)
+from drsrobust_extras.pages.plots.style import COLOURS, apart, legend_outside, plain_number, series_styles, styled
+from tests.refusals import refuses
 
 
 def parts(names):
     return {(one["color"], one["marker"], str(one["linestyle"])) for one in series_styles(names).values()}
 
 
-def test_models_look_alike_whatever_stands_beside_them():
+def test_models_look_alike_whatever_stands_beside_them_and_no_two_do():
     one, other = series_styles(["dlrm", "fm", "mine"]), series_styles(["wide_deep", "fm", "dlrm"])
     assert one["fm"] == other["fm"] and one["dlrm"] == other["dlrm"]
     assert series_styles(["embedding", "over_mlp"])["over_mlp"] == series_styles(["over_mlp"])["over_mlp"]
-
-
-def test_no_two_look_alike():
     names = ["fm", "dcn", "afm", "afn", "wide_deep", "deepfm", "dlrm", "dlrm_dcn", "mine", "yours"]
     assert len({style["color"] for style in series_styles(names).values()}) == len(names) == len(parts(names))
     many = [f"part {number}" for number in range(30)]
@@ -55,16 +43,12 @@ def test_curves_of_one_rate_stay_near_it():
         assert len(set(places)) == n
 
 
-def name(ax):
-    ax.figure.canvas.draw()
-    text = next(one for one in ax.get_children() if isinstance(one, Annotation))
-    return text.get_window_extent(), ax.get_window_extent(), ax.transData.transform((0, text.xy[1]))[1]
-
-
 def test_a_name_at_the_right_end_stays_in_the_frame(ax):
     ax.set(xlim=(0, 1), ylim=(0, 1))
-    name_line(ax, 0.97, "published: under 10 %", axis="x")
-    box, frame, _ = name(ax)
+    plots.style.name_line(ax, 0.97, "published: under 10 %", axis="x")
+    ax.figure.canvas.draw()
+    text = next(one for one in ax.get_children() if isinstance(one, Annotation))
+    box, frame = text.get_window_extent(), ax.get_window_extent()
     assert box.x1 <= frame.x1 and box.x0 >= frame.x0
 
 
@@ -92,8 +76,10 @@ def test_colours_stay_apart_in_deuteranopia():
 
 def test_names_at_the_ends_of_lines_do_not_overlap(ax):
     ax.set(xscale="log", xlim=(1e-9, 1e-2), ylim=(0.5, 0.8))
-    shade_rates(ax)
-    label_lines(ax, {"a": (1e-2, 0.6), "b": (1e-2, 0.601), "c": (1e-2, 0.602), "d": (1e-2, 0.9)}, {"a": "#0072B2"})
+    plots.style.shade_rates(ax)
+    plots.style.label_lines(
+        ax, {"a": (1e-2, 0.6), "b": (1e-2, 0.601), "c": (1e-2, 0.602), "d": (1e-2, 0.9)}, {"a": "#0072B2"}
+    )
     ax.figure.canvas.draw()
     texts = {text.get_text(): text.get_window_extent() for text in ax.texts}
     assert {"a", "b", "c", "d", "memory in the field", "stress"} == set(texts) and ax.get_xlim() == (1e-9, 1e-2)
@@ -131,15 +117,17 @@ def test_a_figure_that_cannot_be_read_is_refused(ax, tmp_path):
     ax.plot([0, 1], [0, 1])
     data = pd.DataFrame({"a": [1]})
     small = ax.text(0, 0, "tiny", size=7)
-    with pytest.raises(ValueError, match="the text 'tiny' has 7 points; save takes 8 or more"):
+
+    def save():
         plots.save(ax, "figure", data, "c", folder=tmp_path)
+
+    refuses(save, ValueError, "the text 'tiny' has 7 points; save takes 8 or more")
     small.remove()
     ax.figure.set_figwidth(7.5)
-    with pytest.raises(ValueError, match=r"the figure is 7.5 inches wide; save takes at most 7"):
-        plots.save(ax, "figure", data, "c", folder=tmp_path)
+    refuses(save, ValueError, "the figure is 7.5 inches wide; save takes at most 7")
     assert not list(tmp_path.iterdir())
     ax.figure.set_figwidth(7)
-    plots.save(ax, "figure", data, "c", folder=tmp_path)
+    save()
     assert plt.imread(tmp_path / "figure.png").shape[1] == 7 * 240
 
 
