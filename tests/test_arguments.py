@@ -44,36 +44,26 @@ def forward(model, batch):
 def s(tmp_path_factory):
     """Right arguments, from which each call below differs in one."""
     torch.manual_seed(0)
-    net = Net().eval()
-    batches = [(torch.randn(32, 2), torch.arange(32) % 20, (torch.arange(32) % 2).float()) for _ in range(2)]
-    rows = dr.data.from_batches(batches)
-    evaluator, flip = dr.Evaluator(net, rows, forward=forward, output="logit"), dr.BitFlip(1e-3)
-    folder = tmp_path_factory.mktemp("arguments")
-    campaign = dr.Campaign(evaluator, errors=flip, trials=2, sampling="plain", store=folder / "store")
-    frame = pd.DataFrame({"y": [0, 1] * 10, "a": np.arange(20.0), "i": np.arange(20) % 5})
-    data = dr.data.from_frame(frame, label="y", dense=["a"], sparse=["i"], split=(0.5, 0.25, 0.25))
-    grid = {"evaluator": evaluator, "errors": flip, "trials": 2, "sampling": "plain", "store": folder / "store"}
-    training = {"model": "fm", "data": data, "targets": ["top"], "errors": flip}
-    planned = {"rows": data.valid, "errors": flip, "candidates": [], "budget_bits": 0.1, "budget_time": 0.0}
-    return SimpleNamespace(
-        net=net,
-        batches=batches,
-        rows=rows,
-        evaluator=evaluator,
-        flip=flip,
-        campaign=campaign,
-        table=campaign.run(workers=1, progress=False),
-        data=data,
-        frame=frame,
-        folder=folder,
-        make=lambda **changed: dr.Campaign(**grid | changed),
-        run=lambda **changed: campaign.run(**{"workers": 1, "progress": False} | changed),
-        train=lambda **changed: dr.TrainingCampaign(**training | changed),
-        plan=lambda **changed: dr.plan(net, **planned | changed),
-        inject=lambda *arguments, **options: dr.inject(*arguments, **options).__enter__(),
-    )
+    s = SimpleNamespace(net=Net().eval(), flip=dr.BitFlip(1e-3), folder=tmp_path_factory.mktemp("arguments"))
+    s.batches = [(torch.randn(32, 2), torch.arange(32) % 20, (torch.arange(32) % 2).float()) for _ in range(2)]
+    s.rows = dr.data.from_batches(s.batches)
+    s.evaluator = dr.Evaluator(s.net, s.rows, forward=forward, output="logit")
+    grid = {"evaluator": s.evaluator, "errors": s.flip, "trials": 2, "sampling": "plain", "store": s.folder / "store"}
+    s.make = lambda **changed: dr.Campaign(**grid | changed)
+    s.campaign = s.make()
+    s.run = lambda **changed: s.campaign.run(**{"workers": 1, "progress": False} | changed)
+    s.table = s.run()
+    s.frame = pd.DataFrame({"y": [0, 1] * 10, "a": np.arange(20.0), "i": np.arange(20) % 5})
+    s.data = dr.data.from_frame(s.frame, label="y", dense=["a"], sparse=["i"], split=(0.5, 0.25, 0.25))
+    training = {"model": "fm", "data": s.data, "targets": ["top"], "errors": s.flip}
+    s.train = lambda **changed: dr.TrainingCampaign(**training | changed)
+    planned = {"rows": s.data.valid, "errors": s.flip, "candidates": [], "budget_bits": 0.1, "budget_time": 0.0}
+    s.plan = lambda **changed: dr.plan(s.net, **planned | changed)
+    s.inject = lambda *arguments, **options: dr.inject(*arguments, **options).__enter__()
+    return s
 
 
+MODEL = (dr.components, dr.restore, dr.resolve, dr.ABFTLinear.fit, dr.WeightRange.fit)
 # The call, the argument's name, and the value as the message shows it.
 CASES = [
     # whole numbers
@@ -150,21 +140,17 @@ CASES = [
     *[(lambda s, v=v: dr.Evaluator(s.net, s.rows, factory=v), "factory", v) for v in (5, "Net")],
     *[(lambda s, v=v: dr.Evaluator(s.net, s.rows, scores=v), "scores", v) for v in ("", 5, "probabilities")],
     *[(lambda s, v=v: s.evaluator.rerun(v), "error_map", v) for v in (None, 5)],
-    *[(lambda s, v=v: dr.components(v), "model", v) for v in (None, Net, 5)],
     *[(lambda s, v=v: dr.components(s.net, v), "components", v) for v in ([("a", "b")], "a")],
-    *[(lambda s, v=v: dr.restore(v), "model", v) for v in (None, Net)],
-    *[(lambda s, v=v: dr.resolve(v), "model", v) for v in (None, Net)],
+    *[(lambda s, f=f, v=v: f(v), "model", v) for f in MODEL for v in (None, Net, 5)],
     *[(lambda s, v=v: dr.resolve(s.net, v), "target", v) for v in (None, 5, dr.Rows)],
     *[(lambda s, v=v: s.inject(v, s.flip, seed=1), "model", v) for v in (None, Net)],
     *[(lambda s, v=v: s.inject(s.net, v, seed=1), "error_model", v) for v in (None, dr.BitFlip, 5, [3])],
     *[(lambda s, v=v: s.inject(s.net, s.flip, seed=1, mitigation=v), "mitigation", v) for v in (5, dr.ECC)],
     *[(lambda s, v=v: Injection(s.net, v, seed=1), "pairs", v) for v in (None, 5, [3])],
     *[(lambda s, v=v: stored_as(v, dense="bf16"), "model", v) for v in (None, Net)],
-    *[(lambda s, v=v: dr.ABFTLinear.fit(v), "model", v) for v in (None, nn.Linear)],
     *[(lambda s, v=v: dr.ABFTLinear.fit(s.net, v, mode="calibrated"), "rows", v) for v in (5, "x")],
     *[(lambda s, v=v: dr.ActivationClipping.fit(v, s.rows), "model", v) for v in (None, Net)],
     *[(lambda s, v=v: dr.ActivationClipping.fit(s.net, v), "split", v) for v in (None, 5, dr.data.Split)],
-    *[(lambda s, v=v: dr.WeightRange.fit(v), "model", v) for v in (None, Net)],
     *[(lambda s, v=v: dr.worst_case(v), "evaluator", v) for v in (None, Net)],
     *[(lambda s, v=v: dr.worst_case(s.evaluator, allowed=v), "allowed", v) for v in (5, dr.Allowed, "all")],
     *[(lambda s, v=v: dr.Allowed(passes=v), "passes", v) for v in (3, dr.ECC)],
@@ -205,8 +191,7 @@ CASES = [
     *[(lambda s, v=v: dr.summarise(v), "table", v) for v in (None, [1], "x", pd.DataFrame)],
     *[(lambda s, v=v: dr.summarise(s.table, v), "metrics", v) for v in (5, [5])],
     *[(lambda s, v=v: dr.summarise(s.table, bounds=v), "bounds", v) for v in (5, [0, 1])],
-    *[(lambda s, v=v: dr.recovery(v), "table", v) for v in (None, 5)],
-    *[(lambda s, v=v: dr.pvf(v), "table", v) for v in (None, 5)],
+    *[(lambda s, f=f, v=v: f(v), "table", v) for f in (dr.recovery, dr.pvf) for v in (None, 5)],
     *[(lambda s, v=v: dr.statistics.across_models(v), "frames", v) for v in (None, [], [3])],
     *[(lambda s, v=v: merge(v), "campaign", v) for v in (None, 5)],
     *[(lambda s, v=v: merge(s.campaign, v), "folders", v) for v in (5, [5])],
@@ -230,8 +215,7 @@ CASES = [
     *[(lambda s, v=v: dr.ErrorMap.load(v), "path", v) for v in (5, "")],
     *[(lambda s, v=v: dr.data.from_batches(s.batches, name=v), "name", v) for v in (5, "a\0b")],
     *[(lambda s, v=v: dr.data.from_frame(s.frame, label="y", name=v), "name", v) for v in (5, None)],
-    *[(lambda s, v=v: dr.OptimizerState(glob=v), "glob", v) for v in (5, None)],
-    *[(lambda s, v=v: dr.Gradients(v), "glob", v) for v in (5, None)],
+    *[(lambda s, f=f, v=v: f(glob=v), "glob", v) for f in (dr.OptimizerState, dr.Gradients) for v in (5, None)],
 ]
 
 

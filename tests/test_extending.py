@@ -61,12 +61,9 @@ def subclasses(kind):
 
 def test_no_error_model_or_mitigation_is_told_apart_outside_its_module():
     """No isinstance, no comparison of types and no class name as a string, outside of the class's own module."""
-    homes = {}
     assert all(getattr(dr, name) for name in dr.__all__)  # imports them
-    for kind in (ErrorModel, Mitigation):
-        homes |= {
-            each.__name__: each.__module__ for each in subclasses(kind) if each.__module__.startswith("drsrobust")
-        }
+    kinds = [*subclasses(ErrorModel), *subclasses(Mitigation)]
+    homes = {each.__name__: each.__module__ for each in kinds if each.__module__.startswith("drsrobust")}
     assert {"BitFlip", "Sum", "ECC", "ABFTLinear", "StorageProtection"} <= homes.keys()
     found = []
     for file in [*SOURCES.rglob("*.py"), *EXTRAS.rglob("*.py"), *STUDY.rglob("*.py")]:
@@ -131,7 +128,5 @@ def test_bits_of_an_own_models_unit_arrive_together():
     drawn = RowInverted(0.05).sample(space, seed=1)
     remaining = Scrubbing(period=1, window=2).screen(drawn, space, seed=1).remaining
     assert 0 < remaining.bits < drawn.bits
-    assert (
-        set(np.bincount(remaining.word // 4)[remaining.word // 4]) == {4}
-        and remaining.bits == 128 * len(remaining) // 4
-    )
+    assert set(np.bincount(remaining.word // 4)[remaining.word // 4]) == {4}
+    assert remaining.bits == 128 * len(remaining) // 4

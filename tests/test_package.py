@@ -2,11 +2,14 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import drsrobust
+from drsrobust.introspection import embedding_modules
 
 
 def python(code, *flags):
@@ -64,8 +67,6 @@ assert not logging.getLogger().handlers, "basicConfig would do nothing"
     ],
 )
 def test_a_torchrec_of_another_pytorch_is_one_line(torch, torchrec, fits, monkeypatch):
-    from drsrobust.introspection import embedding_modules
-
     def version(name):
         found = {"torch": torch, "torchrec": torchrec}[name]
         if found is None:
@@ -83,18 +84,14 @@ def test_a_torchrec_of_another_pytorch_is_one_line(torch, torchrec, fits, monkey
 
 
 def test_the_extra_and_the_lock_are_tested_pairs():
-    import tomllib
-
-    from packaging.requirements import Requirement
-
-    from drsrobust.introspection.embedding_modules import PAIRS
-
     root = Path(__file__).resolve().parent.parent
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     extra = {need.name: need.specifier for need in map(Requirement, project["optional-dependencies"]["torchrec"])}
-    fitting = {(torch, torchrec) for torch, torchrec in PAIRS if extra["torch"].contains(f"{torch}.1")}
+    fitting = {
+        (torch, torchrec) for torch, torchrec in embedding_modules.PAIRS if extra["torch"].contains(f"{torch}.1")
+    }
     assert [torchrec for _, torchrec in fitting] == ["1.9"] and extra["torchrec"].contains("1.9.2")
     pinned = dict(re.findall(r"(?m)^(torch|torchrec)==(\d+\.\d+)", (root / "requirements" / "cpu.txt").read_text()))
-    assert (pinned["torch"], pinned["torchrec"]) in PAIRS
+    assert (pinned["torch"], pinned["torchrec"]) in embedding_modules.PAIRS
     (core,) = (need for need in map(Requirement, project["dependencies"]) if need.name == "torch")
     assert all(core.specifier.contains(found) for found in ("2.13.0", "2.14.1", "2.15.0", "3.0"))

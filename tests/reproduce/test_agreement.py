@@ -7,7 +7,7 @@ import subprocess
 import pandas as pd
 import pytest
 
-from reproduce import agreement, same
+from reproduce import __main__, agreement, same
 from reproduce.agreement import by_figure, compare_figures, compare_tables, compare_verdicts, equal_models
 from reproduce.bundle import figure_sums
 
@@ -110,8 +110,6 @@ def test_a_verdict_that_one_side_lacks(tmp_path):
 
 def test_the_command(folders, tmp_path, monkeypatch, capsys):
     """Its counts fit: 3 numbers, of which one differs; without the figure's file none is compared."""
-    from reproduce import __main__
-
     published, here = folders
     monkeypatch.setattr(agreement, "FIGURES", published)
     record = {"profile": "laptop", "figure_sha256": figure_sums(published)}

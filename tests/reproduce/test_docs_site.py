@@ -74,13 +74,10 @@ def test_examples_come_from_docstrings_and_guides(source):
     first, second = sections({"page.md": page})
     assert (first.link, second.link, second.title) == ("page.md", "page.md#part", "Title: Part")
     assert example("Campaign", dr.Campaign, [first, second]) == (second, "x = dr.Campaign(1)\n# no heading\n")
-    assert [name for name in dr.__all__ if name in names and not _has_example(source, name)] == []
-
-
-def _has_example(source, name):
-    path = source / "api" / f"{name}.md"
-    members = [getattr(dr, name), *vars(getattr(dr, name)).values()]
-    return "## Example" in path.read_text() or any(">>>" in (inspect.getdoc(member) or "") for member in members)
+    for name in (name for name in dr.__all__ if name in names):
+        page = (source / "api" / f"{name}.md").read_text()
+        members = [getattr(dr, name), *vars(getattr(dr, name)).values()]
+        assert "## Example" in page or any(">>>" in (inspect.getdoc(member) or "") for member in members), name
 
 
 def test_home_has_what_the_readme_has(source):
@@ -97,20 +94,16 @@ def test_home_has_what_the_readme_has(source):
 
 def test_published_notebooks_have_results_and_no_trace_of_the_machine(tmp_path, monkeypatch):
     """They are on the site, and the index leads to them, where the folder exists."""
-    cell = nbformat.v4.new_code_cell(
-        "x", metadata={"papermill": {"start_time": "2026-01-01T00:00:00"}}, execution_count=3
-    )
+    when, output = {"papermill": {"start_time": "2026-01-01T00:00:00"}}, nbformat.v4.new_output
+    cell = nbformat.v4.new_code_cell("x", metadata=when, execution_count=3)
     picture = io.BytesIO()
     Image.effect_noise((300, 300), 50).convert("RGB").save(picture, "PNG")
     data = {"image/png": base64.b64encode(picture.getvalue()).decode(), "application/javascript": "alert()"}
-    cell.outputs = [nbformat.v4.new_output("stream", name="stderr", text="50%|")]
-    cell.outputs += [
-        nbformat.v4.new_output("stream", name="stdout", text=f"AUC 0.8 in {tmp_path}/run/x.csv and {ROOT}")
-    ]
-    cell.outputs += [nbformat.v4.new_output("display_data", data=data)]
-    notebook = nbformat.v4.new_notebook(
-        cells=[cell], metadata={"kernelspec": {"name": "python3", "display_name": "Python"}}
-    )
+    cell.outputs = [output("stream", name="stderr", text="50%|"), output("display_data", data=data)]
+    text = f"AUC 0.8 in {tmp_path}/run/x.csv and {ROOT}"
+    cell.outputs.insert(1, output("stream", name="stdout", text=text))
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python"}}
+    notebook = nbformat.v4.new_notebook(cells=[cell], metadata=kernel)
     source = tmp_path / "run" / "notebooks" / "00_quickstart.ipynb"
     source.parent.mkdir(parents=True)
     nbformat.write(notebook, source)
@@ -165,9 +158,8 @@ def test_the_committed_index_is_what_is_known_of_the_notebooks():
     )
 
 
-@pytest.fixture
-def runs(monkeypatch, tmp_path):
-    """Replaces running notebooks: each takes the time given here, and has an empty cache of its own."""
+def test_times_of_all_are_kept_and_some_measured_again(tmp_path, capsys, monkeypatch):
+    """Each notebook, which is not run, takes the time given here, and has an empty cache of its own."""
     seconds, seen = {}, []
 
     def run(notebook, parameters, folder):
@@ -177,19 +169,13 @@ def runs(monkeypatch, tmp_path):
         seen.append((notebook.name, cache))
         took = seconds.get(notebook.name, 9.96)
         error = "" if took else "ValueError: no"
-        return Outcome(
-            notebook.name, notebook.title, not error, took, {}, "notebooks/x.ipynb", [], error, 700, cpu_seconds=8.0
-        )
+        about = notebook.name, notebook.title, not error, took, {}, "notebooks/x.ipynb", [], error
+        return Outcome(*about, peak_mib=700, cpu_seconds=8.0)
 
     monkeypatch.setattr("reproduce.notebook_index.run_notebook", run)
     monkeypatch.setattr("reproduce.notebook_index.TIMES", tmp_path / "defaults.csv")
     monkeypatch.setattr("reproduce.notebook_index.INDEX", tmp_path / "index.ipynb")
-    return seconds, seen
-
-
-def test_times_of_all_are_kept_and_some_measured_again(runs, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("DRSROBUST_CACHE", "as it was")
-    seconds, seen = runs
     assert main(["--times", "--out", str(tmp_path)]) == 0
     rows = read_times(tmp_path / "defaults.csv")
     assert [row["notebook"] for row in rows] == [name for name, _ in seen] and len(rows) >= 10

@@ -6,6 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 
@@ -19,6 +20,7 @@ from reproduce.package import article, crate
 from reproduce.profiles import load_profile
 from reproduce.publish import checked_run
 from reproduce.statements import load_rules, verdicts_of
+from tests.reproduce.test_quantities import published_run
 
 ROOT = Path(__file__).resolve().parents[2]
 DOI = "10.1109/ISSRE66568.2025.00016"
@@ -41,15 +43,11 @@ RUN = {
 }
 
 
-def with_settings(profile):
-    return RUN | {"notebooks": [{"notebook": name, "parameters": own} for name, own in SETTINGS[profile].items()]}
-
-
-def made_figures(folder):
+@pytest.fixture(scope="module")
+def figures(tmp_path_factory):
     """Figures of a run in which every item of every rule meets its conditions clearly, but for DCN of S6, which none meets."""
-    import pandas as pd
-
-    (folder / "data").mkdir(parents=True)
+    folder = tmp_path_factory.mktemp("figures")
+    (folder / "data").mkdir()
     keys, rows = ["statement", "part", "dataset", "item", "what", "unit", "value", "error"], {}
     for rule in load_rules():
         names = ["fm", "dcn", *(f"item {at}" for at in range(rule.items - 2))][: rule.items]
@@ -71,16 +69,20 @@ def made_figures(folder):
     return folder
 
 
-@pytest.fixture
-def figures(tmp_path):
-    return made_figures(tmp_path / "figures")
+def written(figures, profile):
+    notebooks = [{"notebook": name, "parameters": own} for name, own in SETTINGS[profile].items()]
+    return article(figures, ROOT / "paper", RUN | {"notebooks": notebooks})
 
 
-def test_every_number_of_the_article_comes_from_the_run(figures):
-    text = " ".join(article(figures, ROOT / "paper", with_settings("laptop")).split())
-    assert (
-        "in at least 4 of 5 models | reproduced (4 of 5) | reproduced (4 of 5) |" in text
-    )  # S6: DCN alone is against it
+@pytest.fixture(scope="module")
+def text(figures):
+    return written(figures, "laptop")
+
+
+def test_every_number_of_the_article_comes_from_the_run(text):
+    text = " ".join(text.split())
+    # S6: DCN alone is against it
+    assert "in at least 4 of 5 models | reproduced (4 of 5) | reproduced (4 of 5) |" in text
     assert "*reproduced*, clearly in 4 of 5. Lost at 0.0001: FM 1.05 [1.05, 1.05], DCN 0.025 [0.0249, 0.0251]" in text
     assert "on 2 trained models and on d, and give" in text
     assert "commit `0123456789ab`" in text and "(`fedcba987654`)" in text
@@ -95,8 +97,7 @@ def test_every_number_of_the_article_comes_from_the_run(figures):
 
 @pytest.mark.parametrize("profile", SETTINGS)
 def test_the_article_is_written_with_the_settings_of_each_profile(figures, profile):
-    text = article(figures, ROOT / "paper", with_settings(profile))
-    assert f"{SETTINGS[profile]['03_ber_sweep']['trials']} stratified and" in text
+    assert f"{SETTINGS[profile]['03_ber_sweep']['trials']} stratified and" in written(figures, profile)
 
 
 def test_the_crate_describes_every_file(figures):
@@ -130,28 +131,18 @@ LEFT_OVER = re.compile(
 )
 
 
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    return article(made_figures(tmp_path_factory.mktemp("run") / "figures"), ROOT / "paper", with_settings("laptop"))
-
-
-@pytest.fixture(scope="module")
-def prose(text):
-    """The text without links, formulas and rules of tables, each paragraph on one line."""
-    plain = re.sub(r"```typst\n.*?```|\$[^$]*\$|(?<=\])\([^) ]*\)", "", text, flags=re.DOTALL)
-    return [" ".join(part.split()) for part in re.split(r"\n\n|\n(?=[|#>-]|\d+\. )", plain) if "| ---" not in part]
-
-
-@pytest.mark.skipif(
-    not (ROOT / "figures" / "statements.csv").is_file(), reason="the published run is of before version 0.10"
-)
+@published_run
 def test_the_committed_article_is_that_of_the_published_run():
     run = json.loads((ROOT / "figures" / "run.json").read_text())
     assert SOURCE.read_text() == article(ROOT / "figures", ROOT / "paper", run), "run make article"
     assert all((ROOT / "figures" / f"{name}.svg").is_file() for name in FIGURES)
 
 
-def test_no_blank_is_left_open(text, prose):
+def test_no_blank_is_left_open(text):
+    """Neither in paragraphs, without links, formulas and rules of tables, nor between words."""
+    plain = re.sub(r"```typst\n.*?```|\$[^$]*\$|(?<=\])\([^) ]*\)", "", text, flags=re.DOTALL)
+    parts = [part for part in re.split(r"\n\n|\n(?=[|#>-]|\d+\. )", plain) if "| ---" not in part]
+    prose = [" ".join(part.split()) for part in parts]
     assert [(found[0], part) for part in prose for found in LEFT_OVER.finditer(part)] == []
     assert re.findall(r"(?m)[^\s|]  +[^\s|]| $", re.sub(r"(?m)^ +", "", text)) == []
     for part in prose:
@@ -207,9 +198,8 @@ def built_run(tmp_path, monkeypatch):
     monkeypatch.setattr(publishing, "RULES", rules)
     for command in (["init", "-q"], ["add", "reproduce"], ["commit", "-q", "-m", "first"]):
         subprocess.run([*git, *command], check=True)
-    described = subprocess.run(
-        [*git, "describe", "--always", "--abbrev=12"], capture_output=True, text=True, check=True
-    )
+    describe = [*git, "describe", "--always", "--abbrev=12"]
+    described = subprocess.run(describe, capture_output=True, text=True, check=True)
     figures = tmp_path / "build" / "laptop" / "figures"
     (figures / "data").mkdir(parents=True)
     for name in ("statements.csv", "a.svg", "data/a.csv"):
@@ -250,23 +240,23 @@ def test_what_is_not_published(changes, says, built_run):
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("file", "text", "says"),
     [
-        (lambda figures: (figures / "data" / "a.csv").write_text("better numbers"), r"figures/data/a\.csv differs"),
-        (lambda figures: (figures / "b.csv").touch(), r"figures/b\.csv is not of this run"),
-        (lambda figures: (figures / "data" / "b.csv").touch(), r"figures/data/b\.csv is not of this run"),
-        (lambda figures: (figures / "a.svg").unlink(), r"figures/a\.svg is missing"),
-        (lambda figures: (figures / "statements.csv").unlink(), r"no statements\.csv"),
+        ("data/a.csv", "better numbers", r"figures/data/a\.csv differs"),
+        ("b.csv", "", r"figures/b\.csv is not of this run"),
+        ("data/b.csv", "", r"figures/data/b\.csv is not of this run"),
+        ("a.svg", None, r"figures/a\.svg is missing"),
+        ("statements.csv", None, r"no statements\.csv"),
     ],
 )
-def test_figures_that_were_changed_added_or_removed(change, says, built_run):
-    change(built_run() / "laptop" / "figures")
+def test_figures_that_were_changed_added_or_removed(file, text, says, built_run):
+    path = built_run() / "laptop" / "figures" / file
+    path.unlink() if text is None else path.write_text(text)
     with pytest.raises(ValueError, match=says):
         checked_run("laptop", built_run())
 
 
-def test_runs_that_are_not_there(built_run):
-    with pytest.raises(FileNotFoundError, match="paper"):
-        checked_run("paper", built_run())
-    with pytest.raises(ValueError, match="smoke"):
-        checked_run("smoke", built_run())
+@pytest.mark.parametrize(("profile", "error"), [("paper", FileNotFoundError), ("smoke", ValueError)])
+def test_runs_that_are_not_there(profile, error, built_run):
+    with pytest.raises(error, match=profile):
+        checked_run(profile, built_run())

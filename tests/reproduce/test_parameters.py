@@ -84,9 +84,8 @@ def test_bounds_are_of_parameters():
 
 
 def test_list_and_refused_calls_never_import_torch():
-    code = (
-        "import sys; from reproduce.__main__ import main; main(['--list']); main(['01_bit_sensitivity', 'trials=x']); "
-    )
+    code = "import sys; from reproduce.__main__ import main; main(['--list']); "
+    code += "main(['01_bit_sensitivity', 'trials=x']); "
     code += "print(sorted({'torch', 'pandas', 'matplotlib', 'lark'} & set(sys.modules)))"
     lines = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
     assert lines[-1] == "[]"

@@ -81,14 +81,10 @@ def test_records_of_this_machine_come_before_published_ones_and_defaults(publish
     assert found["03_ber_sweep"].source.startswith("with its defaults, ")
 
 
-def plan(*arguments, capsys):
-    assert main([*arguments, "--plan", "--jobs", "2"]) == 0
-    return capsys.readouterr().out
-
-
 def test_the_plan_of_a_recorded_profile(published, tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("DRSROBUST_DATA", raising=False)
-    said = plan("--profile", "smoke", "--out", str(tmp_path), capsys=capsys)
+    assert main(["--profile", "smoke", "--out", str(tmp_path), "--plan", "--jobs", "2"]) == 0
+    said = capsys.readouterr().out
     line = next(line for line in said.splitlines() if line.startswith("03_ber_sweep"))
     assert line.split(maxsplit=5) == ["03_ber_sweep", "10", "s", "0.5", "GiB", "published run of 2026-01-02, 4 cores"]
     # The models, then 22 notebooks two at a time.
@@ -117,13 +113,6 @@ def test_a_profile_without_a_record_is_scaled(capsys):
     assert "about 13.9 hours of CPU time, scaled from: a run" in said and "about 14 hours of CPU time\n" in said
 
 
-CHOSEN = ["03_ber_sweep", "04_component_vulnerability"]
-
-
-def files(folder, names=CHOSEN):
-    return {name: progress_file(folder, name) for name in names}
-
-
 @pytest.fixture
 def counted(tmp_path, monkeypatch):
     """The file of a running notebook, to which this process counts."""
@@ -149,7 +138,7 @@ def write(path, *events):
 def test_the_line(counted, tmp_path):
     """By the record the first notebook takes three quarters of the time, and a third of it is done, in six times as long."""
     steps = {"03_ber_sweep": [Step("trials", 1500, 300.0)], "04_component_vulnerability": [Step("trials", 100, 100.0)]}
-    progress = Progress(files(tmp_path), steps)
+    progress = Progress({name: progress_file(tmp_path, name) for name in steps}, steps)
     write(counted, ("started", 1, 1000.0), ("trials", 500, 1600.0))
     assert progress.text(1600.0) == "[#####...............] 03_ber_sweep: 500 of 1,500 trials; about 30.0 min left"
     assert progress.text(1720.0).endswith("about 28.0 min left")  # two minutes later, with nothing counted since

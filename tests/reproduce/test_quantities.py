@@ -47,9 +47,13 @@ def test_texts_are_filled(figures):
     assert filled(text, figures) == "46 % [30, 61], 46 %, 0.1 [0.01, 0.9], 0.9 [0.1, 0.99], 1,234"
 
 
-@pytest.mark.parametrize(("name", "says"), [("other", "t has no row of quantity other"), ("nowhere", "no table u")])
-def test_what_was_not_measured_is_not_told(figures, name, says):
-    with pytest.raises(LookupError, match=says):
+NOT_MEASURED = [("other", LookupError, "t has no row of quantity other"), ("nowhere", LookupError, "no table u")]
+MISTAKES = [("shares", ValueError, "'shares'; did you mean 'share'"), ("twice", ValueError, "twice: 2 rows")]
+
+
+@pytest.mark.parametrize(("name", "error", "says"), NOT_MEASURED + MISTAKES)
+def test_what_was_not_measured_is_not_told_and_mistakes_are_named(figures, name, error, says):
+    with pytest.raises(error, match=says):
         filled(f"{{{name}}}", figures)
 
 
@@ -62,10 +66,7 @@ def test_an_alternative_text_begins_with_the_message():
     assert with_message(words, 2 * long) == 2 * long
 
 
-def test_mistakes_are_named(figures, tmp_path):
-    for name, says in (("shares", "'shares'; did you mean 'share'"), ("twice", "twice: 2 rows")):
-        with pytest.raises(ValueError, match=says):
-            filled(f"{{{name}}}", figures)
+def test_mistakes_of_a_file_are_named(tmp_path):
     for text, says in (("a = { csv = 'x', digit = 3 }", "'digit'; did you"), ("a = {}", "q.toml, a: no csv")):
         (tmp_path / "q.toml").write_text(text)
         with pytest.raises(ValueError, match=says):
@@ -129,33 +130,21 @@ def test_the_pages_hold_the_published_numbers():
 TEXTS = {"what": "a share", "source": "a paper", "setting": "another model", "published": "94 %", "same": "yes"}
 
 
-def written(path, *rows):
-    lines = []
-    for row in rows:
-        lines += ["[[row]]", *(f"{key} = {value!r}" for key, value in row.items() if key != "where")]
-        if "where" in row:
-            lines.append(f"where = {{ {', '.join(f'{key} = {value!r}' for key, value in row['where'].items())} }}")
-    path.write_text("\n".join(lines))
-    return path
-
-
-@pytest.fixture
-def made_figures(tmp_path):
+def test_numbers_are_those_of_the_cells(tmp_path):
     (tmp_path / "data").mkdir()
     effects = {"effect": ["a", "b"], "value": [0.3, 0.5], "low": [0.2, None], "high": [0.4, None], "n": [5, 5]}
-    pd.DataFrame(effects | {"interval": ["trainings", ""], "why": ["", "the same in all"]}).to_csv(
-        tmp_path / "e.csv", index=False
-    )
+    effects |= {"interval": ["trainings", ""], "why": ["", "the same in all"]}
+    pd.DataFrame(effects).to_csv(tmp_path / "e.csv", index=False)
     points = pd.DataFrame({"ber": [1e-3, 1e-4], "auc": [0.6, 0.7], "auc_low": [0.5, 0.6], "auc_high": [0.7, 0.8]})
     points.to_csv(tmp_path / "data" / "points.csv", index=False)
-    return tmp_path
-
-
-def test_numbers_are_those_of_the_cells(made_figures):
-    rows = [TEXTS | {"csv": "e", "where": {"effect": "a"}}, TEXTS | {"csv": "e", "where": {"effect": "b"}}]
-    rows += [TEXTS | {"csv": "points", "value": "auc", "where": {"ber": 1e-3}}]
-    rows += [TEXTS | {"csv": "missing", "where": {"effect": "a"}}, TEXTS | {"csv": "e", "where": {"effect": "z"}}]
-    found = table(made_figures, written(made_figures / "rows.toml", *rows))
+    cells = [{"csv": "e", "effect": "a"}, {"csv": "e", "effect": "b"}, {"csv": "points", "value": "auc", "ber": 1e-3}]
+    cells += [{"csv": "missing", "effect": "a"}, {"csv": "e", "effect": "z"}]
+    lines = []
+    for cell in cells:
+        where = [f"where.{key} = {cell.pop(key)!r}" for key in ("effect", "ber") if key in cell]
+        lines += ["[[row]]", *(f"{key} = {value!r}" for key, value in (TEXTS | cell).items()), *where]
+    (tmp_path / "rows.toml").write_text("\n".join(lines))
+    found = table(tmp_path, tmp_path / "rows.toml")
     assert found["value"].tolist()[:3] == [0.3, 0.5, 0.6] and found["low"].tolist()[:3:2] == [0.2, 0.5]
     assert found["why"].tolist() == ["", "the same in all", "", NOT_RUN, NOT_RUN] and found["n"].tolist()[:2] == [5, 5]
     lines = as_markdown(found).splitlines()

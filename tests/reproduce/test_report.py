@@ -9,6 +9,7 @@ import nbformat
 import pandas as pd
 import pytest
 
+from drsrobust_extras.pages import plots
 from drsrobust_extras.pages.report import write_page
 from reproduce import executed, report
 from reproduce.report import write_report
@@ -45,17 +46,12 @@ def notebook():
 
 @pytest.fixture
 def folder(notebook, tmp_path, monkeypatch):
-    import matplotlib.pyplot as plt
-
-    from drsrobust_extras.pages import plots
-
     monkeypatch.setenv("DRSROBUST_FIGURES", str(tmp_path / "figures"))
     monkeypatch.setattr(report, "FIGURES", tmp_path / "nothing published")
     ax = plots.new_panels()[0]
     ax.plot([1, 2], [3, 4], label="all")
     ax.set(xlabel="rate", ylabel="AUC")
     plots.save(ax, "00_one", pd.DataFrame({"auc": [3, 4]}), "AUC < 5.", details="Data: d, 5 < 6 rows.")
-    plt.close("all")
     (tmp_path / "notebooks").mkdir()
     nbformat.write(notebook, tmp_path / "notebooks" / "00_one.ipynb")
     (tmp_path / "run.json").write_text("{}")

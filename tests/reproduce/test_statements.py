@@ -87,9 +87,8 @@ def test_verdicts_of_a_run(tmp_path):
     path.write_text(RULE)
     rules, low, high = statements.load_rules(path), [0.001, 0.002, 0.003, 0.001, 0.002], [0.01, 0.02, 0.03, 0.02, 0.01]
     values = [table(low, item=name) for name in ("fm", "dcn", "afm", "deepfm")] + [table(high, item="wide_deep")]
-    found = statements.verdicts_of(
-        rules, {"03_test": pd.concat([*values, *(one.assign(dataset="e") for one in values[3:])])}
-    )
+    others = [one.assign(dataset="e") for one in values[3:]]
+    found = statements.verdicts_of(rules, {"03_test": pd.concat([*values, *others])})
     whole = found[found["item"] == ""].set_index("dataset")
     assert whole["verdict"].to_dict() == {"d": REPRODUCED, "e": UNDECIDED} and whole["what"]["d"] == "4 of 5"
     assert found[found["item"] != ""]["n"].eq(5).all()
@@ -115,15 +114,11 @@ def test_mistakes_are_named(tmp_path, old, new, says):
         statements.load_rules(path)
 
 
-@pytest.fixture(params=RULES, scope="module")
-def rule(request):
-    rule = RULES[request.param]
-    assert all(np.isfinite([one.spread, one.true, one.false]).all() for one in rule.conditions)
-    return rule
-
-
-def test_right_words(rule):
+@pytest.mark.parametrize("name", RULES)
+def test_right_words(name):
     """At least 80 % right, at most 5 % wrong; at the bound mostly neither."""
+    rule = RULES[name]
+    assert all(np.isfinite([one.spread, one.true, one.false]).all() for one in rule.conditions)
     true, false, border = (simulated(rule, case) for case in (TRUE, FALSE, BORDER))
     assert true.count(REPRODUCED) >= 0.8 * len(true) and true.count(CONTRADICTED) <= 0.05 * len(true)
     assert false.count(CONTRADICTED) >= 0.8 * len(false) and false.count(REPRODUCED) <= 0.05 * len(false)

@@ -46,14 +46,13 @@ def test_seeds_are_averaged_from_the_least_to_the_greatest():
 
 def test_trainings_are_averaged_and_words_are_lines_or_panels():
     rows = [(p, t, d, m, s) for p, t in ((0, 4), (1, 8)) for d in "ab" for m in "xyz" for s in (100, 101)]
-    data = {
-        "f": pd.DataFrame(rows, columns=["point", "trials", "dataset", "model", "train_seed"]).assign(auc=range(24))
-    }
+    table = pd.DataFrame(rows, columns=["point", "trials", "dataset", "model", "train_seed"]).assign(auc=range(24))
+    data = {"f": table}
     means = average(result("f:auc,dataset=b"), data, ["trials"])
     assert (means.lines, means.panels) == (["model"], []) and means.table["auc"].iloc[0] == 6.5
     means = average(result("f:auc"), data, ["trials"])
     assert (means.lines, means.panels) == (["model"], ["dataset"]) and "2 trainings" in means.over
-    means = average(result("f:auc"), {"f": data["f"].assign(rows=data["f"]["trials"] % 3)}, ["trials", "rows"])
+    means = average(result("f:auc"), {"f": table.assign(rows=table["trials"] % 3)}, ["trials", "rows"])
     assert (means.lines, means.panels) == (["model"], ["dataset"])  # rows follow from trials, as in a [zip]
 
 

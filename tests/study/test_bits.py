@@ -58,12 +58,6 @@ def test_the_item_is_the_first_of_a_list_and_moves_most(flips, data, trained):
     assert np.nan_to_num(moved[flips.attrs["row"]]) == np.nan_to_num(moved[firsts]).max()
 
 
-def test_one_word_for_every_bit(trained):
-    places = {(one.tensor[0], one.word[0]) for one in (flip(trained, "over_mlp", bit, seed=5) for bit in range(32))}
-    assert len(places) == 1
-    assert (flip(trained, "over_mlp", 3, seed=5).mask == 8).all()
-
-
 def test_the_figure(flips):
     drawn = figure(flips, marked_bit=30).figure
     assert len(drawn.axes) == 4 and "bit 30" in alt_text.text(drawn)

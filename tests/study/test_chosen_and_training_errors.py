@@ -64,9 +64,8 @@ def test_detection_is_of_harmful_errors_within_steps():
 
 
 def test_what_actions_leave():
-    left = study.training_errors.left_by_actions(table(10, repaired=0.3), ["skip", "recompute"]).set_index(
-        ["kind", "action"]
-    )
+    left = study.training_errors.left_by_actions(table(10, repaired=0.3), ["skip", "recompute"])
+    left = left.set_index(["kind", "action"])
     assert left.loc[(COMPUTED, "recompute"), "share"] == pytest.approx(0.3)
     assert left.loc[(COMPUTED, "recompute"), "auc_drop"] == pytest.approx(0.2 * 0.7)
     assert left.loc[(STORED, "recompute"), "repaired"] == 0
@@ -108,15 +107,6 @@ def test_figures():
     assert ax.texts[0].get_text() == "no harmful error"
 
 
-@pytest.fixture(scope="module")
-def curves(trained, data):
-    search, evaluator = dr.Evaluator(trained, data.valid.head(300)), dr.Evaluator(trained, data.test.head(300))
-    allowed = {"any bit": dr.Allowed(), "in range": dr.Allowed("mlp", passes=dr.WeightRange.fit(trained))}
-    found = {name: dr.worst_case(search, budget=3, allowed=kind) for name, kind in allowed.items()}
-    random = study.chosen_flips.random_flips(evaluator, allowed, [1, 40], trials=18, seed=5)
-    return study.chosen_flips.chosen_and_random(found, random, evaluator), evaluator, allowed
-
-
 @pytest.mark.parametrize("kind", ["any bit", "in range", "in range, one per 8 KB", "in range, in tables"])
 def test_random_flips_are_as_many_as_asked_for_and_allowed(trained, kind):
     allowed = study.chosen_flips.kinds(trained)[kind]
@@ -135,9 +125,13 @@ def test_random_flips_are_as_many_as_asked_for_and_allowed(trained, kind):
     assert len(np.unique(bits)) > 10  # not of one bit alone
 
 
-def test_curves(curves, trained):
+def test_curves(trained, data):
     """Chosen flips have a point each and no interval; random ones a mean within its interval."""
-    table, evaluator, allowed = curves
+    search, evaluator = dr.Evaluator(trained, data.valid.head(300)), dr.Evaluator(trained, data.test.head(300))
+    allowed = {"any bit": dr.Allowed(), "in range": dr.Allowed("mlp", passes=dr.WeightRange.fit(trained))}
+    found = {name: dr.worst_case(search, budget=3, allowed=kind) for name, kind in allowed.items()}
+    random = study.chosen_flips.random_flips(evaluator, allowed, [1, 40], trials=18, seed=5)
+    table = study.chosen_flips.chosen_and_random(found, random, evaluator)
     chosen = table[table["how"] == "chosen"]
     assert (chosen.groupby("allowed")["flips"].first() == 0).all() and chosen["auc_low"].isna().all()
     assert (chosen[chosen["flips"] == 0]["auc"] == evaluator.golden.auc).all()
@@ -155,24 +149,20 @@ def test_curves(curves, trained):
     study.figures.worst_case(table.head(0).assign(train_seed=0))
 
 
-def curves_of(aucs, train_seed):
-    """Curves of one training: chosen flips 0 to 2, random ones 1, 10 and 100."""
-    how, flips = ["chosen"] * 3 + ["random"] * 3, [0, 1, 2, 1, 10, 100]
-    table = pd.DataFrame({"allowed": "any", "how": how, "flips": flips, "auc": aucs, "auc_golden": 0.8})
-    return table.assign(auc_low=table["auc"] - 0.01, auc_high=table["auc"] + 0.01, train_seed=train_seed)
-
-
 def test_flips_to_half_and_effects():
-    trainings = [curves_of([0.8, 0.66, 0.5, 0.8, 0.7, 0.6 + 0.03 * seed], seed) for seed in range(3)]
+    how, flips = ["chosen"] * 3 + ["random"] * 3, [0, 1, 2, 1, 10, 100]
+    rows = {"allowed": "any", "how": how, "flips": flips, "auc_golden": 0.8}
+    aucs = {seed: [0.8, 0.66, 0.5, 0.8, 0.7, 0.6 + 0.03 * seed] for seed in range(3)}
+    trainings = [pd.DataFrame(rows | {"train_seed": seed, "auc": auc}) for seed, auc in aucs.items()]
     table = pd.concat(trainings, ignore_index=True)
+    table = table.assign(auc_low=table["auc"] - 0.01, auc_high=table["auc"] + 0.01)
     half = study.chosen_flips.flips_to_half(table)
     assert half["chosen"].tolist() == [2, 2, 2] and half["random"].tolist() == [100, 100, np.inf]
     found = study.chosen_flips.effects(table, random_flips=100).set_index("effect")
     assert found.loc["flips any", ["value", "n"]].tolist() == [2, 3]
     assert found.loc["chosen any", "value"] == pytest.approx(1.0)  # of 0.3 over 0.5
-    assert found.loc["random any", ["value", "least", "most"]].tolist() == pytest.approx(
-        [0.17 / 0.3, 0.14 / 0.3, 0.2 / 0.3]
-    )
+    lost = (found.loc["random any", ["value", "least", "most"]] * 0.3).tolist()
+    assert lost == pytest.approx([0.17, 0.14, 0.2])
     assert found.loc["random any", "sd_maps"] == pytest.approx(0.01 / 0.3 / 1.959964)
     tough = table.assign(auc=table["auc"].where((table["train_seed"] > 0) | (table["how"] == "random"), 0.7))
     row = study.chosen_flips.effects(tough, random_flips=7).set_index("effect").loc["half any"]

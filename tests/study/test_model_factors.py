@@ -18,7 +18,7 @@ from drsrobust_study.model_factors import DummyOutputs, averaged, deviation, dum
 from reproduce.statements import load_rules
 
 CELL = {"width": 8, "depth": 2, "embedding_dim": 16, "density": 0.001}
-OPTIONS = {"bers": [1e-6, 1e-5], "inputs": 300, "released_inputs": 100, "models": 2, "trials": 2, "progress": False}
+OPTIONS = {"bers": [1e-6, 1e-5], "inputs": 300, "released_inputs": 100, "models": 2, "trials": 2}
 
 
 def drawn(lookup="corrected", *, density=0.001, dim=16, inputs=300):
@@ -63,18 +63,22 @@ def test_the_words_that_are_read():
     assert released.words_read == {"all": mlp + 32, "mlp": mlp, "embedding": 32}
 
 
-@pytest.fixture(scope="module")
-def injected():
+def recorded(cells, **options):
     """A table of trials, and what was injected for each of its error maps."""
     calls, real = [], model_factors.inject
 
-    def recorded(model, error_model, target, *, seed):
+    def inject(model, error_model, target, *, seed):
         calls.append((model, error_model, target, seed))
         return real(model, error_model, target, seed=seed)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(model_factors, "inject", recorded)
-        return dummy_trials([CELL, CELL | {"width": 16}], **OPTIONS), calls
+        patch.setattr(model_factors, "inject", inject)
+        return dummy_trials(cells, **options, progress=False), calls
+
+
+@pytest.fixture(scope="module")
+def injected():
+    return recorded([CELL, CELL | {"width": 16}], **OPTIONS)
 
 
 def test_trials_are_measured_on_the_maps_that_were_injected(injected):
@@ -105,25 +109,20 @@ def test_maps_are_nested_over_rates_and_independent_between_cells(injected):
 
 def test_a_table_is_the_same_each_time_and_both_look_ups_share_maps(injected):
     table, _ = injected
-    pd.testing.assert_frame_equal(dummy_trials([CELL, CELL | {"width": 16}], **OPTIONS), table)
+    pd.testing.assert_frame_equal(dummy_trials([CELL, CELL | {"width": 16}], **OPTIONS, progress=False), table)
     correct, released = (table[table["lookup"] == name] for name in model_factors.LOOKUPS)
     assert correct["bits_flipped"].tolist() == released["bits_flipped"].tolist()
     assert set(correct["n_inputs"]) == {300} and set(released["n_inputs"]) == {100}
-    other = dummy_trials([CELL, CELL | {"width": 16}], **OPTIONS, seed=1)
+    other = dummy_trials([CELL, CELL | {"width": 16}], **OPTIONS, seed=1, progress=False)
     assert other["bits_flipped"].tolist() != table["bits_flipped"].tolist()
 
 
 def test_a_huge_rmse_counts_flips_of_bit_30_in_words_that_are_read():
     cell = {"width": 16, "depth": 1, "embedding_dim": 64, "density": 0.001}
     options = {"bers": [1e-6], "targets": ["embedding"], "inputs": 800, "models": 2, "trials": 100}
-    calls, real = [], model_factors.inject
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            model_factors, "inject", lambda *given, seed: calls.append((given, seed)) or real(*given, seed=seed)
-        )
-        table = dummy_trials([cell], **options, progress=False)
+    table, calls = recorded([cell], **options)
     table, expected = table[table["lookup"] == "corrected"], []
-    for drawn_model, ((model, error_model, target), seed) in zip(table["drawn"], calls, strict=True):
+    for drawn_model, (model, error_model, target, seed) in zip(table["drawn"], calls, strict=True):
         seed_of_data = model_factors._derived(0, drawn_model)
         rows = load_dataset("synthetic-dummy/0.001", rows=1010, seed=seed_of_data).train.head(800).batch()
         read = set(rows.sparse_features.values().tolist())

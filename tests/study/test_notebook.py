@@ -63,9 +63,7 @@ def test_provenance(evaluator):
     line = provenance(evaluator)
     assert "data synthetic-movielens/full test, 600 rows" in line and evaluator.checkpoint[:12] in line
     assert "torch 2.13" in line
-
-
-def test_provenance_of_what_needs_no_data():
+    # Of what needs no data.
     assert re.fullmatch(r"\d+ cores \w+; python 3\.11.*, torch 2\.13.*", provenance())
 
 
@@ -92,15 +90,8 @@ def test_the_traceback_of_a_refused_value_ends_in_the_notebook(shell, capsys):
     assert "captions.py" in capsys.readouterr().out
 
 
-BASE = {"model": "m", "dataset": "synthetic-movielens/full", "rate": 1e-3, "auc_golden": 0.8}
-
-
-@pytest.fixture
-def summary():
-    return pd.DataFrame([BASE | {"n": n} for n in (3, 1)])
-
-
-def test_data_trials_intervals_and_stress_rates(summary, data):
+def test_data_trials_intervals_and_stress_rates(data):
+    summary = pd.DataFrame({"model": "m", "dataset": data.name, "rate": 1e-3, "auc_golden": 0.8, "n": [3, 1]})
     text = details(data.test.head(123), summary, "", "More.")
     assert text.startswith("Data: synthetic-movielens/full (generated data, not real clicks), 123 of 600 test rows.")
     assert "m 0.8000" in text and "1 to 3 trials per point" in text and "stress range" in text

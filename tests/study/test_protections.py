@@ -1,6 +1,7 @@
 """Protections: as released, figures of them, of a plan and of a fleet, and the models on which they are compared."""
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -32,8 +33,7 @@ def drawn(ax):
     return [line.lines[0].get_ydata().tolist() for line in ax.containers]
 
 
-@pytest.fixture
-def summary():
+def test_auc_by_mitigation_and_protocol():
     rows = []
     names = {"corrected": ["none", "clip 6", "clip profiled"], "as_released": ["none", "clip as released 6"]}
     for protocol, ber in itertools.product(names, (0.0, 1e-4, 1e-2)):
@@ -41,7 +41,17 @@ def summary():
             row = ABOUT | {"protocol": protocol, "mitigation": name, "ber": ber, "share_nonfinite": 0.0}
             row |= ends("auc", 0.6 + number / 20 - ber) | ends("auc_drop", 0.2 - number / 20 + ber)
             rows.append(row | {"auc_q10": 0.5, "auc_q90": 0.7, "share_raised": 0.0})
-    return pd.DataFrame(rows)
+    summary, names = pd.DataFrame(rows), {"clip as released 6": "clip 6"}
+    data = plots.mitigated_auc_data(summary, names)
+    same = data["mitigation"].isin(["clip 6", "clip as released 6"])
+    assert data.loc[same, "series"].unique().tolist() == [0]  # the same bound looks alike under both protocols
+    assert set(data.loc[data["mitigation"] == "none", "series"]) == {-1}
+    ax = plots.mitigated_auc(data)
+    assert np.allclose(drawn(ax), [[0.2001, 0.21], [0.1501, 0.16], [0.1001, 0.11]])  # AUC lost; no rate of 0
+    released = plots.mitigated_auc(data, label="as_released", errors=as_released.ERRORS["as_released"], names=names)
+    assert len(drawn(released)) == 2
+    with pytest.raises(ValueError, match="2 models"):
+        plots.mitigated_auc_data(pd.concat([summary, summary.assign(model="fm")]))
 
 
 @pytest.fixture
@@ -54,20 +64,6 @@ def found():
         row |= ends("recovery", value if ber == 1e-3 else NAN) | ends("gained", 0.3 * value * (ber == 1e-3))
         rows.append(row | ends("lost", 0.3 * (ber == 1e-3)) | ends("trials_harmed", 0.5))
     return pd.DataFrame(rows)
-
-
-def test_auc_by_mitigation_and_protocol(summary):
-    names = {"clip as released 6": "clip 6"}
-    data = plots.mitigated_auc_data(summary, names)
-    same = data["mitigation"].isin(["clip 6", "clip as released 6"])
-    assert data.loc[same, "series"].unique().tolist() == [0]  # the same bound looks alike under both protocols
-    assert set(data.loc[data["mitigation"] == "none", "series"]) == {-1}
-    ax = plots.mitigated_auc(data)
-    assert np.allclose(drawn(ax), [[0.2001, 0.21], [0.1501, 0.16], [0.1001, 0.11]])  # AUC lost; no rate of 0
-    released = plots.mitigated_auc(data, label="as_released", errors=as_released.ERRORS["as_released"], names=names)
-    assert len(drawn(released)) == 2
-    with pytest.raises(ValueError, match="2 models"):
-        plots.mitigated_auc_data(pd.concat([summary, summary.assign(model="fm")]))
 
 
 def test_recovery_leaves_out_what_is_blank(found):
@@ -175,29 +171,24 @@ def test_the_best_uniform_protection_at_no_more_bits():
     assert best_uniform(pd.concat([MEASURED, dear], ignore_index=True), 4.7)["mitigation"] == "ECC"
 
 
-class Measured:
+def measured(**columns):
     """A plan by what it measured."""
-
-    name, stored_percent = "plan, 5 % bits, 0 % time", 4.7
-
-    def __init__(self, **columns):
-        self.table = MEASURED.assign(**columns)
-
-    def compare(self, trials):
-        return self.table
+    table = MEASURED.assign(**columns)
+    return SimpleNamespace(name=MEASURED["mitigation"][1], stored_percent=4.7, compare=lambda trials: table)
 
 
 def test_the_plan_against_the_best_uniform_protection(monkeypatch):
-    recovered = {"mitigation": Measured.name, "recovery": [0.99], "recovery_low": 0.9, "recovery_high": 1.0}
+    name = measured().name
+    recovered = {"mitigation": name, "recovery": [0.99], "recovery_low": 0.9, "recovery_high": 1.0}
     monkeypatch.setattr("drsrobust_study.protection_plan.recovery", lambda trials: pd.DataFrame(recovered))
     over = {"over_plan": [0.006, 0, 0, 0.1], "over_plan_low": [0.003, 0, 0, 0.1], "over_plan_high": [0.012, 0, 0, 0.1]}
-    found = shares(pd.DataFrame(), Measured(**over))
-    assert found["mitigation"].tolist() == [Measured.name, "range per tensor"]
+    found = shares(pd.DataFrame(), measured(**over))
+    assert found["mitigation"].tolist() == [name, "range per tensor"]
     assert found.loc[0, ["value", "low", "high"]].tolist() == [0.99, 0.9, 1.0]
     assert found.loc[1, ["value", "low", "high"]].tolist() == pytest.approx([0.5, 0.25, 1.0])  # of 0.012
     table = effects(dict.fromkeys(range(2), found)).set_index("effect")
     assert table["value"][["removed", "against uniform", "bits removed"]].tolist() == pytest.approx([0.99, 0.5, 4.7])
-    none = shares(pd.DataFrame(), Measured(**over, stored_percent=[9.0, 4.7, 3.6, 0.0]))
+    none = shares(pd.DataFrame(), measured(**over, stored_percent=[9.0, 4.7, 3.6, 0.0]))
     assert none.loc[1, "mitigation"] == "" and pd.isna(none.loc[1, "value"])  # none stores so little
 
 
@@ -208,28 +199,21 @@ def test_candidates_of_memory_and_of_the_computation(trained, data):
     assert all(one.cost(trained).multiply_adds for one in computing)
 
 
-def with_ends(name, value, low, high):
-    return {name: value, f"{name}_low": low, f"{name}_high": high}
-
-
 @pytest.fixture
 def tables():
     about = {"model": "dlrm", "dataset": "d"}
     rows = []
     for mitigation in ("range per tensor", "SECDED (72,64)"):
-        for ber, lost, recovery in ((0.0, 0.0, (NAN,) * 3), (1e-5, 0.01, (NAN,) * 3), (1e-3, 0.3, (0.9, 0.8, 1.1))):
-            row = about | {"mitigation": mitigation, "ber": ber, "auc_golden": 0.8} | with_ends("recovery", *recovery)
-            rows.append(
-                row | with_ends("lost", lost, lost - 0.02, lost + 0.02) | with_ends("gained", 0.9 * lost, NAN, NAN)
-            )
-    faults = {"none": (0.1, 0.08, 0.12), "on-die ECC": (0.1,) * 3, "SECDED (72,64)": (0.11, 0.09, 0.13)}
-    faults |= {"chipkill RS(18,16)": (0.0,) * 3, "selective chipkill": (0.0,) * 3}
-    losses = [
-        about | {"error_mode": "any", "mitigation": name} | with_ends("auc_drop", *loss)
-        for name, loss in faults.items()
-    ]
+        for ber, lost, recovery in ((0.0, 0.0, NAN), (1e-5, 0.01, NAN), (1e-3, 0.3, 0.9)):
+            row = about | {"mitigation": mitigation, "ber": ber, "auc_golden": 0.8} | ends("recovery", recovery, 0.1)
+            row |= {"recovery_high": recovery + 0.2} | ends("lost", lost)
+            rows.append(row | ends("gained", 0.9 * lost, NAN))
+    faults = {"none": (0.1, 0.02), "on-die ECC": (0.1, 0.0), "SECDED (72,64)": (0.11, 0.02)}
+    faults |= {"chipkill RS(18,16)": (0.0, 0.0), "selective chipkill": (0.0, 0.0)}
+    any_mode = about | {"error_mode": "any"}
+    losses = [any_mode | {"mitigation": name} | ends("auc_drop", *loss) for name, loss in faults.items()]
     losses.append(losses[0] | {"error_mode": "bank", "auc_drop": 0.3})
-    ranking = [about | {"mitigation": "range per tensor"} | with_ends("faults", 0.4, 0.3, 0.5)]
+    ranking = [about | {"mitigation": "range per tensor"} | ends("faults", 0.4, 0.1)]
     return pd.DataFrame(rows), pd.DataFrame(losses), pd.DataFrame(ranking)
 
 
@@ -282,12 +266,8 @@ def joined(tables):
     return pd.concat([one.assign(rate=name) for name, one in tables.items()], ignore_index=True)
 
 
-@pytest.fixture
-def risk():
-    return joined({"1 Gb": table(), "16 Gb": table(wrong=(4e4, 10.0)), "events": table("events", (90.0, 0.0))})
-
-
-def test_the_table_of_a_reader(risk):
+def test_the_table_of_a_reader():
+    risk = joined({"1 Gb": table(), "16 Gb": table(wrong=(4e4, 10.0)), "events": table("events", (90.0, 0.0))})
     shown = fleet_risk_table(risk, 1e6)
     assert shown["protection"].tolist()[:2] == ["no protection", "SECDED (72,64)"] and len(shown) == len(risk)
     assert shown.loc[0, ["wrong_per_day", "share_wrong", "share_wrong_low"]].tolist() == [5e4, 0.05, 0.025]

@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-from scipy.stats import t
 
 from drsrobust.metrics.auc import auc_interval
 from drsrobust.models import build_model, padded_batches, score
@@ -39,7 +38,7 @@ def test_a_row_per_model_over_its_trainings():
     same = {"dataset": "movielens-1m/ids", "parameters": 5, "parameters_largest_id": 7}
     found = published_table(pd.DataFrame(rows).assign(**same, logloss=0.5, cpu_seconds=None))
     fm, dlrm = found.to_dict("records")  # the study's models are first
-    half = t.ppf(0.975, 2) * 0.01 / np.sqrt(3)
+    half = stats.t.ppf(0.975, 2) * 0.01 / np.sqrt(3)
     assert [fm["auc"], fm["auc_low"], fm["auc_high"]] == pytest.approx([0.81, 0.81 - half, 0.81 + half])
     assert (fm["n"], fm["auc_deviation"], fm["auc_least"], fm["auc_greatest"]) == (3, pytest.approx(0.01), 0.80, 0.82)
     assert (fm["published_auc"], dlrm["published_auc"], dlrm["of_study"]) == ("0.813", "", False)
@@ -58,17 +57,11 @@ def test_parameters_up_to_the_largest_id_are_those_of_torchfm(real_data):
     assert counts == [169_865, 170_746, 170_746]
 
 
-@pytest.fixture
-def table():
+def test_the_best_mean_is_on_top():
     row = {"dataset": "d", "logloss": 0.5, "ne": 0.8, "parameters": 7, "seconds": 3.2, "auc_low": 0.6, "auc_high": 0.9}
     aucs = {"worse": (0.70, 0.79), "better": (0.78, 0.80)}
-    return pd.DataFrame(
-        [row | {"model": m, "train_seed": k, "auc": a} for m, values in aucs.items() for k, a in enumerate(values)]
-    )
-
-
-def test_the_best_mean_is_on_top(table):
-    data = clean_auc_data(table)
+    rows = [row | {"model": m, "train_seed": k, "auc": a} for m, values in aucs.items() for k, a in enumerate(values)]
+    data = clean_auc_data(pd.DataFrame(rows))
     assert data["model"].tolist() == ["better"] * 2 + ["worse"] * 2 and "seconds" not in data
     ax = clean_auc(data, published=0.75)
     lines = [line.get_xydata().tolist() for line in ax.lines]
@@ -128,28 +121,23 @@ def test_maps_that_scatter_more_than_trainings_widen_the_interval():
 
 WHY = [([0.3], None, ("", "one training")), ([0.3], ([0.2], [0.5]), ("maps", ""))]
 WHY += [([1.0] * 5, None, ("", "the same in all trainings")), ([np.nan] * 2, None, ("", "too few maps to say"))]
+WHY += [([0.1, np.nan, 0.2, 0.3], None, ("trainings", "without 1 of 4 trainings: no finite value"))]
 
 
 @pytest.mark.parametrize(("values", "ends", "expected"), WHY)
-def test_why_there_is_no_interval(values, ends, expected):
-    row = effects.spread(values, *(ends or ()))
+def test_why_there_is_no_interval_and_what_a_training_lacks_is_left_out(values, ends, expected):
+    row, there = effects.spread(values, *(ends or ())), [value for value in values if value == value]
     assert (row["interval"], row["why"]) == expected
+    assert row["n"] == len(there) and (not there or row["value"] == pytest.approx(np.mean(there)))
     if ends:
         assert [row["low"], row["high"]] == [0.2, 0.5]
 
 
-def test_values_that_a_training_lacks_are_left_out():
-    row = effects.spread([0.1, np.nan, 0.2, 0.3])
-    assert row["n"] == 3 and row["value"] == pytest.approx(0.2)
-
-
 def test_tables_of_trainings_as_one():
-    tables = {
-        seed: pd.DataFrame(
-            {"name": ["a", "b"], "n": 9, "x": [seed, 2.0], "x_low": [seed - 1.0, 2.0], "x_high": [seed + 1.0, 2.0]}
-        )
-        for seed in range(4)
-    }
+    tables = {}
+    for seed in range(4):
+        ends = {"x_low": [seed - 1.0, 2.0], "x_high": [seed + 1.0, 2.0]}
+        tables[seed] = pd.DataFrame({"name": ["a", "b"], "n": 9, "x": [seed, 2.0]} | ends)
     found = effects.pooled(tables, ["name"], ["x"]).set_index("name")
     assert found["n"].tolist() == [36, 36] and found["trainings"].tolist() == [4, 4]
     assert found.loc["a", ["x", "x_least", "x_most"]].tolist() == [1.5, 0.0, 3.0]
@@ -158,12 +146,8 @@ def test_tables_of_trainings_as_one():
 
 
 def test_no_two_trainings_have_maps_of_one_seed():
-    seeds = {
-        effects.campaign_seed(seed, training) + trial
-        for seed in range(9)
-        for training in range(5)
-        for trial in (0, 999)
-    }
+    firsts = {effects.campaign_seed(seed, training) for seed in range(9) for training in range(5)}
+    seeds = {first + trial for first in firsts for trial in (0, 999)}
     assert len(seeds) == len({effects.campaign_seed(0, training) for training in range(5)}) * 18
 
 
@@ -183,14 +167,12 @@ def test_numbers_are_short():
 
 def test_an_exact_share_covers_every_share():
     """Whatever the share, at most 2.5 % of counts lie on either side of the interval."""
-    from scipy.stats import binom
-
     n = 20
     found = [exact_share(count, n) for count in range(n + 1)]
     assert found[0]["low"] == 0 and found[0]["high"] == pytest.approx(1 - 0.025 ** (1 / n))
     assert found[n]["high"] == 1 and found[5]["value"] == 0.25
     for share in np.linspace(0.01, 0.99, 50):
-        chances = binom.pmf(range(n + 1), n, share)
+        chances = stats.binom.pmf(range(n + 1), n, share)
         assert sum(chances[[one["low"] > share for one in found]]) <= 0.025
         assert sum(chances[[one["high"] < share for one in found]]) <= 0.025
     assert all(math.isnan(end) for end in exact_share(0, 0).values())
