@@ -202,17 +202,24 @@ def write(folder, files):
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
-def csv_files(ratings, s="s"):
-    """With the names of GroupLens, or of the copy on Kaggle."""
-    movies = "".join(f'{m},"Film, A ({1990 + m})",Drama|War\n' for m in range(1, 20))
-    lines = "".join(f"{u},{m},{r / 2},1112486027\n" for u, m, r in ratings)
-    return {f"rating{s}.csv": f"{PLAIN}\n{lines}", f"movie{s}.csv": f"movieId,title,genres\n{movies}"}
+def csv_files(ratings, kaggle=False):
+    """In the form of GroupLens, or of the copy on Kaggle."""
+    time = '"2005-04-02 23:53:47"' if kaggle else "1112486027"
+    end, (quote, s) = "\n" if kaggle else "\r\n", ('"', "") if kaggle else ("", "s")
+    heads = ("userId", "movieId", "rating", "timestamp"), ("movieId", "title", "genres")
+    first, second = (",".join(f"{quote}{name}{quote}" for name in names) for names in heads)
+    return {
+        f"rating{s}.csv": first + end + "".join(f"{u},{m},{r / 2},{time}{end}" for u, m, r in ratings),
+        f"movie{s}.csv": second + "\n" + "".join(f'{m},"Film, A ({1990 + m})",Drama|War\n' for m in range(1, 20)),
+    }
 
 
-@pytest.mark.parametrize(("name", "s"), [("20m", "s"), ("20m", ""), ("25m", "s"), ("latest-small", "s"), ("10m", None)])
-def test_movielens_of_half_stars(tmp_path, ratings, ten_million, name, s):
+@pytest.mark.parametrize(
+    ("name", "kaggle"), [("20m", False), ("20m", True), ("25m", False), ("latest-small", False), ("10m", False)]
+)
+def test_movielens_of_half_stars(tmp_path, ratings, ten_million, name, kaggle):
     if name != "10m":
-        write(tmp_path / f"ml-{name}", csv_files(ratings, s))
+        write(tmp_path / f"ml-{name}", csv_files(ratings, kaggle))
     ids, full = load_dataset(f"movielens-{name}", tmp_path), load_dataset(f"movielens-{name}/full", tmp_path)
     assert [f.name for f in ids.schema.features] == ["user", "movie"]
     assert [f.name for f in full.schema.features] == ["user", "movie", "year", "genres"]

@@ -16,9 +16,6 @@ from drsrobust_extras.scale import gpu
 
 triton = pytest.importorskip("triton", reason="needs Triton, which comes with PyTorch's CUDA wheels")
 
-from drsrobust_extras.scale import gpu_kernels  # noqa: E402
-from drsrobust_extras.scale.gpu_kernels import DeviceFlips  # noqa: E402
-
 PTXAS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
 # Words -> rates: a word; no round number, in a block; exactly a block; several blocks and a part.
 CASES = {
@@ -33,6 +30,8 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GP
 
 def compare(words, rate, device, seed=2**63 + 5, summand=2**32 - 1):
     """The facts of one injection and its undo."""
+    from drsrobust_extras.scale.gpu_kernels import DeviceFlips
+
     generator = torch.Generator().manual_seed(words)
     before = torch.randint(-(2**31), 2**31, (words,), dtype=torch.int32, generator=generator)
     memory = before.clone().to(device).view(torch.float32)
@@ -50,6 +49,8 @@ def compare(words, rate, device, seed=2**63 + 5, summand=2**32 - 1):
 
 def order():
     """What calls in a wrong order say, and whether another seed gives its places."""
+    from drsrobust_extras.scale.gpu_kernels import DeviceFlips
+
     flips = DeviceFlips(torch.zeros(10, 10, requires_grad=True), 0.01, seed=1)
     said = []
     for call in (flips.undo, flips.inject, flips.inject, lambda: flips.reseed(2), flips.undo, lambda: flips.reseed(2)):
@@ -118,6 +119,8 @@ WORDS = torch.zeros(4, 4)
     ],
 )
 def test_bad_arguments(words, rate, seed, name):
+    from drsrobust_extras.scale.gpu_kernels import DeviceFlips
+
     with pytest.raises(ValueError, match=name):
         DeviceFlips(words, rate, seed=seed)
 
@@ -127,6 +130,8 @@ def test_the_kernels_compile_for_hopper(tmp_path, monkeypatch):
     """Without a GPU; types are those of a model of over 2**26 words."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
+
+    from drsrobust_extras.scale import gpu_kernels
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
 
@@ -153,6 +158,8 @@ def test_on_a_gpu(words, rate):
 
 @needs_gpu
 def test_a_captured_graph_follows_the_seed():
+    from drsrobust_extras.scale.gpu_kernels import DeviceFlips
+
     before = torch.randn(100_003, device="cuda")
     memory = before.clone()
     flips = DeviceFlips(memory, 1e-3, seed=1)
